@@ -1,0 +1,1 @@
+//! The only place that knows kube: watches EndpointSlices, Services, pods and nodes.

@@ -1,0 +1,3 @@
+//! The program `slicetrace`.
+
+fn main() {}

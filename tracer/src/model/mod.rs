@@ -1,0 +1,9 @@
+//! Plain data, serde, no I/O: what a node records ([`record`], [`flight`]) and what a user is shown ([`timeline`]).
+
+pub mod event;
+pub mod flight;
+pub mod record;
+pub mod time;
+pub mod timeline;
+
+pub use time::Timestamp;

@@ -1,0 +1,1 @@
+//! What the agent asks of its own node: cgroups, conntrack time-outs, rule commits, clocks.

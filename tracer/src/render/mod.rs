@@ -1,0 +1,1 @@
+//! A timeline as text for people and as NDJSON for programs.

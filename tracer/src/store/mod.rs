@@ -1,0 +1,1 @@
+//! The only place that knows the database: a node's records in one SQLite file.
