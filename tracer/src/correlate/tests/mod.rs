@@ -1,0 +1,5 @@
+//! Tests over whole timelines, built by hand.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+mod golden;
+mod scene;
