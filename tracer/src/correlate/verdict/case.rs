@@ -66,15 +66,18 @@ impl<'a> Case<'a> {
         flow: Option<Flow>,
     ) -> Self {
         let at = attempt.sent();
+        let step = service.history.step_at(at);
+        let backend_node =
+            backend.and_then(|it| service.history.node_of(step.unwrap_or(0), it.ip()));
         Self {
             world,
             service,
             attempt,
             at,
-            step: service.history.step_at(at),
+            step,
             backend,
             flow,
-            signs: Signs::new(attempt, |it| service.frontends.contains(&it)),
+            signs: Signs::new(attempt, |it| service.frontends.contains(&it), backend_node),
         }
     }
 
