@@ -28,6 +28,16 @@ pub(crate) enum Tell {
     Group,
 }
 
+impl Tell {
+    /// What to send when we get `signal`: rustc, told SIGINT, reports every function it did not finish as an error.
+    const fn signal(self, signal: i32) -> i32 {
+        match self {
+            Self::Child => signal,
+            Self::Group => libc::SIGTERM,
+        }
+    }
+}
+
 /// How a child ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended {
@@ -165,7 +175,7 @@ fn supervise(
             && told.is_none()
         {
             eprintln!("xtask: stopping {name}, which may take up to {GRACE:?}");
-            send(target, signal);
+            send(target, tell.signal(signal));
             told = Some(signal);
             deadline = Some(Instant::now() + GRACE);
         }
@@ -292,8 +302,12 @@ impl Signals {
         // SAFETY: sigemptyset initialises `set`, pthread_sigmask `before`; both are valid for writing.
         let (result, set, before) = unsafe {
             libc::sigemptyset(set.as_mut_ptr());
-            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            for signal in [libc::SIGINT, libc::SIGTERM] {
                 libc::sigaddset(set.as_mut_ptr(), signal);
+            }
+            // Under nohup it stays ignored.
+            if !ignored(libc::SIGHUP) {
+                libc::sigaddset(set.as_mut_ptr(), libc::SIGHUP);
             }
             let result = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr());
             (result, set.assume_init(), before.assume_init())
@@ -316,6 +330,8 @@ impl Signals {
         let prepare = move || {
             // SAFETY: only async-signal-safe system calls between fork and exec; `before` is a copy in the closure.
             unsafe {
+                // A shell starts background jobs with SIGINT ignored; we pass it on all the same, so it must arrive.
+                libc::signal(libc::SIGINT, libc::SIG_DFL);
                 libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
                 if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) != 0 {
                     return Err(io::Error::last_os_error());
@@ -340,6 +356,15 @@ impl Signals {
             let read = libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), size);
             (usize::try_from(read) == Ok(size)).then(|| info.assume_init().ssi_signo.cast_signed())
         }
+    }
+}
+
+fn ignored(signal: i32) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: a null action changes nothing; `action` is read only if it was written.
+    unsafe {
+        libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) == 0
+            && action.assume_init().sa_sigaction == libc::SIG_IGN
     }
 }
 

@@ -51,8 +51,8 @@ pub(crate) fn search_path() -> Vec<PathBuf> {
 }
 
 /// Prepares a child's environment: the search path as above, and without what `cargo run` put into ours for this
-/// program only: a library path that would lead bpf-linker to another LLVM than that of its rustc, and make build
-/// scripts run again and again.
+/// program only. Left in, it would make build scripts that look at it (ring's) run again whenever cargo is started now
+/// from here and now by hand, and lead bpf-linker to another LLVM than that of its rustc.
 pub(crate) fn prepare(command: &mut Command) {
     // Joining fails only for a folder with a colon in its name, which splitting cannot have produced.
     if let Ok(path) = env::join_paths(search_path()) {
@@ -64,6 +64,16 @@ pub(crate) fn prepare(command: &mut Command) {
             None => command.env_remove("LD_LIBRARY_PATH"),
         };
     }
+    for (name, _) in env::vars_os() {
+        if name.to_str().is_some_and(is_ours) {
+            command.env_remove(name);
+        }
+    }
+}
+
+/// Whether cargo set a variable to describe this package to this program.
+fn is_ours(variable: &str) -> bool {
+    variable.starts_with("CARGO_PKG_") || variable.starts_with("CARGO_MANIFEST_")
 }
 
 /// A library path without the folders that cargo and rustup prepend; `None` if nothing is left.
