@@ -1,6 +1,7 @@
 //! What test runs say of themselves, counted.
 
 use std::fmt;
+use std::mem;
 use std::ops::AddAssign;
 
 /// Results of a tier, or of all.
@@ -59,23 +60,58 @@ impl Counts {
     }
 }
 
-/// Counts the lines of `cargo test`, as they come.
+/// Counts the lines of `cargo test -- --show-output`, as they come.
+///
+/// A test that lacks something at run time cannot tell its harness: it prints a line that begins with `SKIPPED` and
+/// returns, and is counted as skipped here although the harness calls it passed.
 #[derive(Debug, Default)]
 pub(crate) struct CargoTest {
     /// Sum over all test programs so far.
     pub(crate) counts: Counts,
-    /// Names (and reasons) of tests that were ignored.
-    pub(crate) ignored: Vec<String>,
+    /// Names of tests that did not run, and why.
+    pub(crate) skipped: Vec<String>,
+    /// Within the output of tests that passed.
+    in_successes: bool,
+    /// The test whose output this is, until it is known to be skipped.
+    showing: Option<String>,
+    /// Tests of this program that skipped themselves: its result will count them as passed.
+    skipped_themselves: u64,
 }
 
 impl CargoTest {
-    /// Takes one line in.
-    pub(crate) fn line(&mut self, line: &str) {
-        if let Some(counts) = cargo_result(line) {
+    /// Takes one line in; returns whether it is worth showing: what a passed test printed is not.
+    pub(crate) fn line(&mut self, line: &str) -> bool {
+        if let Some(mut counts) = cargo_result(line) {
+            let moved = mem::take(&mut self.skipped_themselves).min(counts.passed);
+            counts.passed -= moved;
+            counts.skipped += moved;
             self.counts += counts;
+            self.in_successes = false;
+        } else if line == "successes:" {
+            self.in_successes = true;
+        } else if line == "failures:" {
+            self.in_successes = false;
+        } else if self.in_successes {
+            self.success_line(line);
         } else if let Some((name, reason)) = ignored(line) {
             let reason = reason.unwrap_or("marked #[ignore] without a reason");
-            self.ignored.push(format!("{name}: {reason}"));
+            self.skipped.push(format!("{name}: {reason}"));
+        }
+        !self.in_successes
+    }
+
+    fn success_line(&mut self, line: &str) {
+        if let Some(name) = line
+            .strip_prefix("---- ")
+            .and_then(|rest| rest.strip_suffix(" stdout ----"))
+        {
+            self.showing = Some(name.to_owned());
+        } else if let Some(rest) = line.strip_prefix("SKIPPED")
+            && let Some(name) = self.showing.take()
+        {
+            let reason = rest.trim_start_matches([':', ' ']);
+            self.skipped.push(format!("{name}: {reason}"));
+            self.skipped_themselves += 1;
         }
     }
 }
@@ -135,16 +171,57 @@ mod tests {
             "test result: ok. 12 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.00s",
             "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 7 filtered out; finished in 1.20s",
         ] {
-            run.line(line);
+            assert!(run.line(line));
         }
         assert_eq!(run.counts, Counts::new(13, 2, 2));
         assert_eq!(
-            run.ignored,
+            run.skipped,
             [
                 "a::slow: takes a minute",
                 "a::bare: marked #[ignore] without a reason"
             ]
         );
+    }
+
+    #[test]
+    fn a_test_that_skipped_itself_is_no_passed_one() {
+        // As libtest of Rust 1.95 prints it.
+        let output = "
+running 3 tests
+test rules::hears ... ok
+test rules::quiet ... ok
+test rules::wrong ... FAILED
+
+successes:
+
+---- rules::hears stdout ----
+SKIPPED: no network namespace of our own: EPERM
+SKIPPED: said twice
+
+---- rules::quiet stdout ----
+not SKIPPED
+
+
+successes:
+    rules::hears
+    rules::quiet
+
+failures:
+
+---- rules::wrong stdout ----
+SKIPPED: and yet it failed
+
+test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+";
+        let mut run = CargoTest::default();
+        let shown: Vec<&str> = output.lines().filter(|line| run.line(line)).collect();
+        assert_eq!(run.counts, Counts::new(1, 1, 1));
+        assert_eq!(
+            run.skipped,
+            ["rules::hears: no network namespace of our own: EPERM"]
+        );
+        assert!(shown.contains(&"---- rules::wrong stdout ----"));
+        assert!(!shown.contains(&"not SKIPPED"));
     }
 
     #[test]
@@ -161,7 +238,7 @@ mod tests {
             run.line(line);
         }
         assert_eq!(run.counts, Counts::default());
-        assert!(run.ignored.is_empty());
+        assert!(run.skipped.is_empty());
     }
 
     #[test]

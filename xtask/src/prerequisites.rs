@@ -56,7 +56,6 @@ const PACKAGES: &[Package] = &[
     program("iproute2", For::Lab, "ip"),
     program("iptables", For::Lab, "iptables-restore"),
     program("nftables", For::Lab, "nft"),
-    program("conntrack", For::Lab, "conntrack"),
     program("dnsmasq-base", For::Lab, "dnsmasq"),
     program("busybox-static", For::Lab, "busybox"),
 ];

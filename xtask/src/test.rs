@@ -91,17 +91,19 @@ fn tier(
 
 fn cargo_test(arguments: &Arguments, which: &[&str]) -> Result<Counts> {
     let mut command = workspace::cargo();
-    command.args(["test", "--no-fail-fast"]).args(which);
+    command
+        .args(["test", "--no-fail-fast"])
+        .args(which)
+        .args(["--", "--show-output"]);
     if arguments.all {
-        command.args(["--", "--include-ignored"]);
+        command.arg("--include-ignored");
     }
     let mut seen = CargoTest::default();
     let ended = process::read(&mut command, Tell::Group, LIMIT, &mut |line| {
-        seen.line(line);
-        true
+        seen.line(line)
     })?;
     ended.stop_if_interrupted()?;
-    for test in &seen.ignored {
+    for test in &seen.skipped {
         println!("SKIPPED {test}");
     }
     Ok(seen.counts.judged(ended.success()))
