@@ -46,12 +46,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let mut lab = Command::new(workspace::program("lab")?);
     lab.current_dir(workspace::root());
-    lab.arg("demo").args(["--out", "target/demo"]);
+    if arguments.down {
+        lab.arg("down");
+    } else {
+        lab.args(["demo", "--out", "target/demo"]);
+    }
     if arguments.keep {
         lab.arg("--keep");
-    }
-    if arguments.down {
-        lab.arg("--down");
     }
     Ok(process::run(&mut lab, Tell::Child)?.exit_code())
 }

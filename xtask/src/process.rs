@@ -22,7 +22,7 @@ const OUTPUT_GRACE: Duration = Duration::from_secs(2);
 /// Who is told to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tell {
-    /// The child alone: it cleans up after its own children.
+    /// The child alone: it cleans up after its own children, also when it is killed itself.
     Child,
     /// The child and all of its process group, for programs that do not pass signals on (cargo).
     Group,
@@ -182,7 +182,7 @@ fn supervise(
         if deadline.is_some_and(|end| end <= Instant::now()) {
             if told.is_some() || overdue {
                 eprintln!("xtask: {name} did not stop within {GRACE:?}: killing it");
-                send(-id, libc::SIGKILL);
+                send(target, libc::SIGKILL);
                 deadline = None;
             } else {
                 eprintln!("xtask: {name} takes too long: stopping it");
@@ -192,9 +192,9 @@ fn supervise(
             }
         }
     }
-    if told.is_some() || overdue {
-        // Whatever of the child's group is still there had its time.
-        send(-id, libc::SIGKILL);
+    if tell == Tell::Group && (told.is_some() || overdue) {
+        // Whatever of the group is still there had its time.
+        send(target, libc::SIGKILL);
     }
     let status = child
         .wait()
