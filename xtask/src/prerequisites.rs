@@ -286,7 +286,7 @@ fn apt_install(packages: &[&str]) -> Result<()> {
             .env("DEBIAN_FRONTEND", "noninteractive")
             .args(["-qq", "-o", "Dpkg::Use-Pty=0"])
             .args(words);
-        process::check(&mut command)
+        process::check_quietly(&mut command)
     };
     let mut install = vec!["install", "-y", "--no-install-recommends"];
     install.extend(packages);

@@ -19,6 +19,9 @@ const GRACE: Duration = Duration::from_secs(10);
 /// How long to wait for the end of a dead child's output, which a grandchild may hold open.
 const OUTPUT_GRACE: Duration = Duration::from_secs(2);
 
+/// How long a package manager may take.
+const PATIENCE: Duration = Duration::from_secs(20 * 60);
+
 /// Who is told to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tell {
@@ -110,6 +113,24 @@ pub(crate) fn check(command: &mut Command) -> Result<()> {
     let ended = run(command, Tell::Group)?;
     ended.stop_if_interrupted()?;
     if !ended.success() {
+        bail!("{} failed: {}", shown(command), ended.status);
+    }
+    Ok(())
+}
+
+/// The same, showing what it printed only if it fails.
+///
+/// # Errors
+/// When it cannot be started, fails, takes longer than [`PATIENCE`], or we were interrupted meanwhile.
+pub(crate) fn check_quietly(command: &mut Command) -> Result<()> {
+    let mut printed = Vec::new();
+    let ended = read(command, Tell::Group, PATIENCE, &mut |line| {
+        printed.push(line.to_owned());
+        false
+    })?;
+    ended.stop_if_interrupted()?;
+    if !ended.success() {
+        eprintln!("{}", printed.join("\n"));
         bail!("{} failed: {}", shown(command), ended.status);
     }
     Ok(())
