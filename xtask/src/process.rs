@@ -1,16 +1,17 @@
 //! Runs a child so that it never outlives us: signals are passed on, it is given time to clean up, then it is killed;
 //! and if we are killed, the kernel tells it.
 
+mod descriptors;
+
 use std::io::{self, BufRead, BufReader, Write};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{ChildStdout, Command, ExitCode, ExitStatus, Stdio};
-use std::ptr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use self::descriptors::{Signals, exit_of, wait};
 use crate::workspace;
 
 /// How long a child may take to clean up once it was told to stop.
@@ -18,6 +19,9 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// How long to wait for the end of a dead child's output, which a grandchild may hold open.
 const OUTPUT_GRACE: Duration = Duration::from_secs(2);
+
+/// How long a package manager may take.
+const PATIENCE: Duration = Duration::from_secs(20 * 60);
 
 /// Who is told to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +114,24 @@ pub(crate) fn check(command: &mut Command) -> Result<()> {
     let ended = run(command, Tell::Group)?;
     ended.stop_if_interrupted()?;
     if !ended.success() {
+        bail!("{} failed: {}", shown(command), ended.status);
+    }
+    Ok(())
+}
+
+/// The same, showing what it printed only if it fails.
+///
+/// # Errors
+/// When it cannot be started, fails, takes longer than [`PATIENCE`], or we were interrupted meanwhile.
+pub(crate) fn check_quietly(command: &mut Command) -> Result<()> {
+    let mut printed = Vec::new();
+    let ended = read(command, Tell::Group, PATIENCE, &mut |line| {
+        printed.push(line.to_owned());
+        false
+    })?;
+    ended.stop_if_interrupted()?;
+    if !ended.success() {
+        eprintln!("{}", printed.join("\n"));
         bail!("{} failed: {}", shown(command), ended.status);
     }
     Ok(())
@@ -240,146 +262,18 @@ fn show_some(
     }
 }
 
-/// Which of the descriptors can be read, waiting until one can or `deadline` has passed.
-fn wait<const N: usize>(
-    of: [Option<BorrowedFd<'_>>; N],
-    deadline: Option<Instant>,
-) -> io::Result<[bool; N]> {
-    let mut polled = of.map(|fd| libc::pollfd {
-        // poll(2) skips negative ones.
-        fd: fd.map_or(-1, |fd| fd.as_raw_fd()),
-        events: libc::POLLIN,
-        revents: 0,
-    });
-    let timeout = deadline.map_or(-1, |end| {
-        let left = end.saturating_duration_since(Instant::now());
-        // Rounded up, so that the deadline has passed when it wakes.
-        i32::try_from(left.as_millis() + 1).unwrap_or(i32::MAX)
-    });
-    // SAFETY: the array is valid for reading and writing, the length is its own.
-    let result = unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, timeout) };
-    if result < 0 {
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
-    Ok(polled.map(|fd| fd.revents != 0))
-}
-
-/// A descriptor that can be read once the process has ended (pidfd_open(2), Linux 5.3).
-fn exit_of(id: i32) -> io::Result<OwnedFd> {
-    // SAFETY: the system call takes two integers.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, id, 0) };
-    owned(fd)
-}
-
-fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
-    let fd = i32::try_from(fd).unwrap_or(-1);
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel just gave it to us, so nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
 /// Sends a signal to a process, or to a group (negative). That it is gone already is fine.
 fn send(id: i32, signal: i32) {
     // SAFETY: kill(2) takes two integers; the id is that of a child not yet reaped, or of its group.
     unsafe { libc::kill(id, signal) };
 }
 
-/// Blocks the signals that end a program, until dropped; meanwhile they are read from a descriptor.
-struct Signals {
-    fd: OwnedFd,
-    before: libc::sigset_t,
-}
-
-impl Signals {
-    fn block() -> Result<Self> {
-        let mut set = MaybeUninit::uninit();
-        let mut before = MaybeUninit::uninit();
-        // SAFETY: sigemptyset initialises `set`, pthread_sigmask `before`; both are valid for writing.
-        let (result, set, before) = unsafe {
-            libc::sigemptyset(set.as_mut_ptr());
-            for signal in [libc::SIGINT, libc::SIGTERM] {
-                libc::sigaddset(set.as_mut_ptr(), signal);
-            }
-            // Under nohup it stays ignored.
-            if !ignored(libc::SIGHUP) {
-                libc::sigaddset(set.as_mut_ptr(), libc::SIGHUP);
-            }
-            let result = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr());
-            (result, set.assume_init(), before.assume_init())
-        };
-        if result != 0 {
-            return Err(io::Error::from_raw_os_error(result)).context("blocking signals");
-        }
-        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
-        // SAFETY: `set` is initialised; -1 asks for a new descriptor.
-        let fd = unsafe { libc::signalfd(-1, &raw const set, flags) };
-        let fd = owned(fd.into()).context("opening a descriptor for signals")?;
-        Ok(Self { fd, before })
-    }
-
-    /// The child gets the mask we had before, and SIGTERM if we die without telling it.
-    fn release_in(&self, command: &mut Command) {
-        let before = self.before;
-        // SAFETY: getpid(2) has no preconditions.
-        let parent = unsafe { libc::getpid() };
-        let prepare = move || {
-            // SAFETY: only async-signal-safe system calls between fork and exec; `before` is a copy in the closure.
-            unsafe {
-                // A shell starts background jobs with SIGINT ignored; we pass it on all the same, so it must arrive.
-                libc::signal(libc::SIGINT, libc::SIG_DFL);
-                libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
-                if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) != 0 {
-                    return Err(io::Error::last_os_error());
-                }
-                // The parent may have died before the line above.
-                if libc::getppid() != parent {
-                    return Err(io::Error::from_raw_os_error(libc::ESRCH));
-                }
-            }
-            Ok(())
-        };
-        // SAFETY: see the closure: it allocates nothing and takes no lock.
-        unsafe { command.pre_exec(prepare) };
-    }
-
-    /// A signal that has come, if one has.
-    fn take(&self) -> Option<i32> {
-        let mut info = MaybeUninit::<libc::signalfd_siginfo>::uninit();
-        let size = size_of::<libc::signalfd_siginfo>();
-        // SAFETY: `info` is valid for writing `size` bytes; it is read only if the kernel filled all of it.
-        unsafe {
-            let read = libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), size);
-            (usize::try_from(read) == Ok(size)).then(|| info.assume_init().ssi_signo.cast_signed())
-        }
-    }
-}
-
-fn ignored(signal: i32) -> bool {
-    let mut action = MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: a null action changes nothing; `action` is read only if it was written.
-    unsafe {
-        libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) == 0
-            && action.assume_init().sa_sigaction == libc::SIG_IGN
-    }
-}
-
-impl Drop for Signals {
-    fn drop(&mut self) {
-        // SAFETY: `before` was filled by pthread_sigmask.
-        unsafe {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, ptr::null_mut());
-        }
-    }
-}
-
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test panics where it fails")]
 mod tests {
+    use std::mem::MaybeUninit;
+    use std::ptr;
+
     use super::*;
 
     fn shell(script: &str) -> Command {
