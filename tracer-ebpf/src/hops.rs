@@ -53,13 +53,7 @@ pub fn recognise(bytes: &impl Bytes, datagram: Datagram, encapsulated: bool) -> 
 ///
 /// `packet` is a slot that was reserved.
 #[inline(always)]
-pub unsafe fn fill(
-    packet: *mut Packet,
-    seen: &Seen,
-    place: Place,
-    point: u8,
-    conntrack: u8,
-) {
+pub unsafe fn fill(packet: *mut Packet, seen: &Seen, place: Place, point: u8, conntrack: u8) {
     // SAFETY: the caller's promise.
     unsafe {
         (*packet).time = bpf_ktime_get_ns();

@@ -153,6 +153,10 @@ impl Skb {
         // SAFETY: as above.
         unsafe {
             let sk: *const u8 = load(self.0, config!(offsets.skb_sk));
+            // Newer verifiers know that this one may be NULL, and insist.
+            if sk.is_null() {
+                return 0;
+            }
             let net: *const u8 = load(sk, config!(offsets.sk_net));
             load(net, config!(offsets.net_inum))
         }

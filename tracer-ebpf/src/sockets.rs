@@ -45,12 +45,7 @@ pub fn packet(context: &SkBuffContext, point: u8, hook: u32) -> Option<()> {
     count(hook);
     let skb = context.skb.skb;
     // SAFETY: helpers on the program's own context.
-    let (cookie, cgroup) = unsafe {
-        (
-            bpf_get_socket_cookie(skb.cast()),
-            bpf_skb_cgroup_id(skb),
-        )
-    };
+    let (cookie, cgroup) = unsafe { (bpf_get_socket_cookie(skb.cast()), bpf_skb_cgroup_id(skb)) };
     let is_query = seen.direction == direction::QUERY;
     let outgoing = point == point::SOCKET_OUT;
     if is_query && outgoing && ASKED.get_ptr(&cookie).is_none() {
@@ -67,13 +62,7 @@ pub fn packet(context: &SkBuffContext, point: u8, hook: u32) -> Option<()> {
             ..Place::UNKNOWN
         };
         let conntrack = kernel::conntrack_of_skb(address);
-        fill(
-            &raw mut (*record).packet,
-            &seen,
-            place,
-            point,
-            conntrack,
-        );
+        fill(&raw mut (*record).packet, &seen, place, point, conntrack);
         (*record).cookie = cookie;
         (*record).cgroup = cgroup;
         match ASKED.get_ptr(&cookie) {
