@@ -238,11 +238,10 @@ impl Assembler {
     /// What the hop log had for the keys of the last [`Assembler::wanted`]; `lost`: a part of it had been overwritten.
     pub fn hops(&mut self, packets: Vec<Packet>, lost: bool) {
         for packet in packets {
-            if let Some(id) = self.hop_owner(&packet) {
-                if let Some(open) = self.open.get_mut(&id) {
+            if let Some(id) = self.hop_owner(&packet)
+                && let Some(open) = self.open.get_mut(&id) {
                     open.add_hop(Hop::from(&packet));
                 }
-            }
         }
         for id in self.requested.drain(..) {
             if let Some(open) = self.open.get_mut(&id) {
@@ -324,11 +323,10 @@ impl Assembler {
         let packet = socket.packet;
         let client = packet.client();
         for id in self.of_client(client, packet.txid) {
-            if let Some(open) = self.open.get_mut(&id) {
-                if open.cookie() == Some(socket.cookie) && open.pending() {
+            if let Some(open) = self.open.get_mut(&id)
+                && open.cookie() == Some(socket.cookie) && open.pending() {
                     open.retransmitted();
                 }
-            }
         }
         let retransmission = self
             .of_client(client, packet.txid)
@@ -560,14 +558,13 @@ impl Assembler {
             let Some(open) = self.open.get_mut(&id) else {
                 continue;
             };
-            if let Some(origin) = &mut open.flight.origin {
-                if origin.answer.is_none() && origin.closed.is_none() && open.pending() {
+            if let Some(origin) = &mut open.flight.origin
+                && origin.answer.is_none() && origin.closed.is_none() && open.pending() {
                     open.close(at);
                     if let Some(asker) = open.asker() {
                         self.failed.insert(asker, at);
                     }
                 }
-            }
         }
     }
 

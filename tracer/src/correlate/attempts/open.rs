@@ -141,14 +141,12 @@ impl Open {
                     netns,
                     ..
                 } = old
-                {
-                    if (*icmp_type, *icmp_code) == (new_type, new_code) {
+                    && (*icmp_type, *icmp_code) == (new_type, new_code) {
                         *at = new_at;
                         *reporter = new_reporter;
                         *netns = new_netns;
                         return;
                     }
-                }
             }
             self.flight.refusals.push(new);
         }
@@ -290,11 +288,10 @@ impl Open {
     pub(super) fn into_flight(self, now: Timestamp) -> Flight {
         let missing = self.wants_final_trail();
         let mut flight = self.flight;
-        if let Some(origin) = &mut flight.origin {
-            if self.ended.is_none() {
+        if let Some(origin) = &mut flight.origin
+            && self.ended.is_none() {
                 origin.completed = now;
             }
-        }
         if missing && !self.copied {
             flight.trail_lost = true;
         }
