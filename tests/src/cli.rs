@@ -24,6 +24,15 @@ enum Command {
     Demo(Demo),
     /// Remove a lab that was kept
     Down,
+    /// Run a shell, or a command, on the underlay or on a node of a lab that was kept
+    Enter {
+        /// The node; none: the underlay
+        #[arg(value_parser = ["master", "worker1", "worker2"])]
+        node: Option<String>,
+        /// The command; none: a shell
+        #[arg(last = true)]
+        command: Vec<String>,
+    },
     /// The lab's first process, inside its namespaces
     #[command(hide = true)]
     Inner(Inner),
@@ -75,7 +84,9 @@ impl Demo {
         let mut arguments = vec![
             "demo".to_owned(),
             "--out".to_owned(),
-            out.to_str().context("the folder's name is not UTF-8")?.to_owned(),
+            out.to_str()
+                .context("the folder's name is not UTF-8")?
+                .to_owned(),
         ];
         for name in &self.only {
             arguments.extend(["--only".to_owned(), name.clone()]);
@@ -133,6 +144,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         }
         Command::Smoke => outer::run(&["smoke".to_owned()], Starter::This),
         Command::Down => outer::down().map(|()| ExitCode::SUCCESS),
+        Command::Enter { node, command } => outer::enter(node.as_deref(), &command),
         Command::Keeper { arguments } => outer::run(&arguments, Starter::Parent),
         Command::Janitor { subtree } => outer::clean_up(&subtree).map(|()| ExitCode::SUCCESS),
         Command::Inner(inner) => multi_threaded()?.block_on(scenarios::inner(inner)),

@@ -90,7 +90,9 @@ impl Log {
     pub(crate) fn write(&self, line: &impl Serialize) -> Result<()> {
         let mut bytes = serde_json::to_vec(line)?;
         bytes.push(b'\n');
-        (&self.0).write_all(&bytes).context("cannot write to the log")
+        (&self.0)
+            .write_all(&bytes)
+            .context("cannot write to the log")
     }
 }
 

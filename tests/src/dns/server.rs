@@ -118,7 +118,9 @@ async fn serve(
         Mood::Delay(delay) => tokio::time::sleep(delay).await,
         Mood::Answer | Mood::Rcode(_) => {}
     }
-    let reply = answer(&query, mood).to_vec().context("cannot encode an answer")?;
+    let reply = answer(&query, mood)
+        .to_vec()
+        .context("cannot encode an answer")?;
     socket.send_to(&reply, client).await?;
     log.write(&line(ServerEvent::Answered))
 }
@@ -153,7 +155,10 @@ mod tests {
 
     fn query(kind: RecordType) -> Message {
         let mut query = Message::new(4711, MessageType::Query, OpCode::Query);
-        query.add_query(Query::query(Name::from_ascii("q1.demo.test.").unwrap(), kind));
+        query.add_query(Query::query(
+            Name::from_ascii("q1.demo.test.").unwrap(),
+            kind,
+        ));
         query
     }
 
@@ -165,7 +170,11 @@ mod tests {
         assert_eq!(reply.metadata.message_type, MessageType::Response);
         assert_eq!(reply.queries.len(), 1);
         assert_eq!(reply.answers.len(), 1);
-        assert!(answer(&query(RecordType::AAAA), Mood::Answer).answers.is_empty());
+        assert!(
+            answer(&query(RecordType::AAAA), Mood::Answer)
+                .answers
+                .is_empty()
+        );
     }
 
     #[test]
@@ -178,7 +187,10 @@ mod tests {
 
     #[test]
     fn commands_are_understood_or_refused() {
-        assert_eq!(parse("delay 20").unwrap(), Some(Mood::Delay(Duration::from_millis(20))));
+        assert_eq!(
+            parse("delay 20").unwrap(),
+            Some(Mood::Delay(Duration::from_millis(20)))
+        );
         assert_eq!(parse("exit").unwrap(), None);
         assert!(parse("dance").is_err());
         assert!(parse("delay soon").is_err());

@@ -9,7 +9,8 @@ const PREFIX: &str = "slicetrace-lab-";
 
 /// Where cgroup2 is mounted: `/sys/fs/cgroup`, or below it where version 1 is there as well.
 pub(crate) fn mount_point() -> Result<PathBuf> {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts")?;
+    let mounts =
+        std::fs::read_to_string("/proc/self/mountinfo").context("cannot read the mounts")?;
     find_mount(&mounts).context("no cgroup2 is mounted: `mount -t cgroup2 none DIR` makes one")
 }
 

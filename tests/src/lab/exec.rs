@@ -57,13 +57,10 @@ pub(crate) fn delete_netns(name: &str) -> Result<()> {
 }
 
 /// Runs `work` on a thread inside a namespace: for sockets that are made there, and for `/proc/sys/net`.
-pub(crate) fn in_netns<T: Send>(
-    name: &str,
-    work: impl FnOnce() -> Result<T> + Send,
-) -> Result<T> {
+pub(crate) fn in_netns<T: Send>(name: &str, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     let path = netns_path(name);
-    let namespace =
-        File::open(&path).with_context(|| format!("cannot open the namespace {}", path.display()))?;
+    let namespace = File::open(&path)
+        .with_context(|| format!("cannot open the namespace {}", path.display()))?;
     std::thread::scope(|scope| {
         scope
             .spawn(move || {
@@ -81,9 +78,8 @@ pub(crate) fn sysctl(netns: &str, values: &[(&str, &str)]) -> Result<()> {
     in_netns(netns, || {
         for (key, value) in values {
             let path = Path::new("/proc/sys").join(key);
-            std::fs::write(&path, value).with_context(|| {
-                format!("cannot set {} to {value} in {netns}", path.display())
-            })?;
+            std::fs::write(&path, value)
+                .with_context(|| format!("cannot set {} to {value} in {netns}", path.display()))?;
         }
         Ok(())
     })
@@ -135,7 +131,11 @@ pub(crate) async fn ip(netns: Option<&str>, batch: &str) -> Result<()> {
 
 /// Runs `bridge -batch` in a namespace.
 pub(crate) async fn bridge(netns: &str, batch: &str) -> Result<()> {
-    feed(command("bridge", Some(netns), None)?.args(["-batch", "-"]), batch).await
+    feed(
+        command("bridge", Some(netns), None)?.args(["-batch", "-"]),
+        batch,
+    )
+    .await
 }
 
 /// Runs a program to its end with `input` on its standard input; its standard error becomes the error's text.
@@ -172,7 +172,10 @@ pub(crate) fn installed(program: &str) -> bool {
 }
 
 /// Sends a signal to a child of ours that is still running.
-pub(crate) fn signal(child: &tokio::process::Child, signal: nix::sys::signal::Signal) -> Result<()> {
+pub(crate) fn signal(
+    child: &tokio::process::Child,
+    signal: nix::sys::signal::Signal,
+) -> Result<()> {
     let Some(pid) = child.id() else {
         bail!("it has already ended");
     };

@@ -136,9 +136,19 @@ async fn overlay(node: &Node, all: &[Node]) -> Result<()> {
     let mut forwarding = String::new();
     for other in all.iter().filter(|other| other.index != node.index) {
         let (mac, index) = (overlay_mac(other), other.index);
-        writeln!(links, "neigh replace 10.42.{index}.0 lladdr {mac} dev flannel.1 nud permanent")?;
-        writeln!(links, "route add 10.42.{index}.0/24 via 10.42.{index}.0 dev flannel.1 onlink")?;
-        writeln!(forwarding, "fdb replace {mac} dev flannel.1 dst {} self permanent", other.uplink)?;
+        writeln!(
+            links,
+            "neigh replace 10.42.{index}.0 lladdr {mac} dev flannel.1 nud permanent"
+        )?;
+        writeln!(
+            links,
+            "route add 10.42.{index}.0/24 via 10.42.{index}.0 dev flannel.1 onlink"
+        )?;
+        writeln!(
+            forwarding,
+            "fdb replace {mac} dev flannel.1 dst {} self permanent",
+            other.uplink
+        )?;
     }
     exec::ip(Some(node.name), &links).await?;
     exec::bridge(node.name, &forwarding).await

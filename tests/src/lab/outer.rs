@@ -27,7 +27,7 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, setsid};
 
-use super::cgroup;
+use super::{cgroup, exec};
 
 /// How long the lab may take to drain after a signal.
 const DRAIN: Duration = Duration::from_secs(4);
@@ -134,7 +134,11 @@ fn inner(arguments: &[String], subtree: &Path, stdin: Stdio) -> Result<Child> {
         .open(home.join("cgroup.procs"))
         .context("cannot open the lab's cgroup")?;
     let mut command = this_program()?;
-    command.arg("inner").arg("--subtree").arg(subtree).args(arguments);
+    command
+        .arg("inner")
+        .arg("--subtree")
+        .arg(subtree)
+        .args(arguments);
     command.stdin(stdin);
     unshare(CloneFlags::CLONE_NEWPID).context("cannot make a PID namespace")?;
     // SAFETY: between fork and exec only system calls are made, with arguments that exist already.
@@ -147,14 +151,34 @@ fn inner(arguments: &[String], subtree: &Path, stdin: Stdio) -> Result<Child> {
             nix::unistd::write(&members, b"0")?;
             unshare(CloneFlags::CLONE_NEWNS)?;
             let nothing = None::<&str>;
-            mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)?;
+            mount(
+                nothing,
+                "/",
+                nothing,
+                MsFlags::MS_REC | MsFlags::MS_PRIVATE,
+                nothing,
+            )?;
             let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
-            mount(Some("proc"), "/proc", Some("proc"), flags | MsFlags::MS_NOEXEC, nothing)?;
-            mount(Some("tmpfs"), "/run", Some("tmpfs"), flags, Some("mode=0755"))?;
+            mount(
+                Some("proc"),
+                "/proc",
+                Some("proc"),
+                flags | MsFlags::MS_NOEXEC,
+                nothing,
+            )?;
+            mount(
+                Some("tmpfs"),
+                "/run",
+                Some("tmpfs"),
+                flags,
+                Some("mode=0755"),
+            )?;
             Ok(())
         });
     }
-    command.spawn().context("cannot start the lab's first process (it needs mount and PID namespaces)")
+    command
+        .spawn()
+        .context("cannot start the lab's first process (it needs mount and PID namespaces)")
 }
 
 /// Waits for the lab, passing signals on; returns its exit status, 130 after a signal.
@@ -183,10 +207,21 @@ fn wait(child: &mut Child, signals: &SignalFd) -> Result<u8> {
             if first {
                 eprintln!("lab: stopping");
             }
-            let _ = kill(pid, if first { Signal::SIGTERM } else { Signal::SIGKILL });
+            let _ = kill(
+                pid,
+                if first {
+                    Signal::SIGTERM
+                } else {
+                    Signal::SIGKILL
+                },
+            );
         }
-        if deadline.is_some_and(|deadline| Instant::now() > deadline) {
-            let _ = child.kill();
+        if let Some(deadline) = deadline {
+            if Instant::now() > deadline {
+                let _ = child.kill();
+            }
+            // Again and again: pid 1 loses a signal that comes before it listens (pid_namespaces(7)).
+            let _ = kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGTERM);
         }
     }
 }
@@ -237,6 +272,55 @@ pub(crate) fn keep(arguments: &[String]) -> Result<ExitCode> {
     }
 }
 
+/// Whether this process is the outer one of a lab that was kept.
+fn is_keeper(pid: u32) -> bool {
+    std::fs::read(format!("/proc/{pid}/cmdline"))
+        .is_ok_and(|arguments| arguments.split(|byte| *byte == 0).nth(1) == Some(b"keeper"))
+}
+
+/// Becomes a command in the kept lab, with this program's folder on the PATH; returns only if that fails.
+pub(crate) fn enter(node: Option<&str>, command: &[String]) -> Result<ExitCode> {
+    let keeper = cgroup::labs()?
+        .into_iter()
+        .find(|(_, pid, alive)| *alive && is_keeper(*pid))
+        .map(|(_, pid, _)| pid)
+        .context("no lab is kept: `lab demo --keep` leaves one")?;
+    let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"))?;
+    // The janitor is a child as well; the lab's first process has PID 1 in its own namespace.
+    let first = children
+        .split_ascii_whitespace()
+        .find(|pid| {
+            std::fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| {
+                status.lines().any(|line| {
+                    line.starts_with("NSpid:")
+                        && line.split_ascii_whitespace().next_back() == Some("1")
+                })
+            })
+        })
+        .context("the kept lab is just ending")?;
+    let mut path = std::env::current_exe()?
+        .parent()
+        .map(Path::as_os_str)
+        .unwrap_or_default()
+        .to_owned();
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap_or_default());
+    let netns = exec::netns_path(node.unwrap_or(super::nodes::FABRIC));
+    let mut entering = Command::new("nsenter");
+    // Twice: the namespace's name is only there once the mounts are the lab's.
+    entering
+        .args(["--target", first, "--mount", "--pid", "--", "nsenter"])
+        .arg(format!("--net={}", netns.display()))
+        .arg("--")
+        .env("PATH", path);
+    if command.is_empty() {
+        entering.arg(std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into()));
+    } else {
+        entering.args(command);
+    }
+    Err(entering.exec()).context("cannot run `nsenter`")
+}
+
 /// Ends the labs that were kept.
 pub(crate) fn down() -> Result<()> {
     for (path, pid, alive) in cgroup::labs()? {
@@ -244,8 +328,7 @@ pub(crate) fn down() -> Result<()> {
             cgroup::remove(&path, Duration::from_secs(10))?;
             continue;
         }
-        let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        if !arguments.split(|byte| *byte == 0).any(|argument| argument == b"keeper") {
+        if !is_keeper(pid) {
             eprintln!("lab: process {pid} runs a lab of its own: left alone");
             continue;
         }

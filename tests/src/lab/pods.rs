@@ -97,11 +97,19 @@ impl Pod {
         exec::command(program, Some(&self.netns), Some(&self.cgroup))
     }
 
+    /// Whether it was not deleted.
+    pub(crate) fn exists(&self) -> bool {
+        exec::netns_path(&self.netns).exists()
+    }
+
     /// Takes the pod's leg away, then its namespace and its cgroup. Its processes must have ended.
     pub(crate) async fn delete(&self) -> Result<()> {
         exec::ip(Some(self.node), &format!("link del {}\n", self.veth)).await?;
         exec::delete_netns(&self.netns)?;
-        let cgroup = self.cgroup.parent().context("a pod's cgroup has a parent")?;
+        let cgroup = self
+            .cgroup
+            .parent()
+            .context("a pod's cgroup has a parent")?;
         let cgroup = cgroup.to_owned();
         tokio::task::spawn_blocking(move || cgroup::remove(&cgroup, Duration::from_secs(5))).await?
     }

@@ -73,14 +73,30 @@ impl Server {
 
     /// Gives the lab's own server a command, such as `silence`.
     pub(crate) async fn tell(&mut self, command: &str) -> Result<()> {
-        let commands = self.commands.as_mut().context("dnsmasq takes no commands")?;
-        commands.write_all(format!("{command}\n").as_bytes()).await?;
+        let commands = self
+            .commands
+            .as_mut()
+            .context("dnsmasq takes no commands")?;
+        commands
+            .write_all(format!("{command}\n").as_bytes())
+            .await?;
         Ok(())
     }
 
     /// SIGKILL, and waits for the end.
     pub(crate) async fn kill(&mut self) -> Result<()> {
         self.child.kill().await.context("cannot kill a DNS server")
+    }
+
+    /// Ends it, if it still runs, and takes its pod away, if it is still there.
+    pub(crate) async fn leave(&mut self) -> Result<()> {
+        if self.child.id().is_some() {
+            self.kill().await?;
+        }
+        if self.pod.exists() {
+            self.pod.delete().await?;
+        }
+        Ok(())
     }
 
     /// Tells it to exit, and waits for the end.
@@ -134,7 +150,11 @@ impl Client {
         let status = timeout(PATIENCE, self.child.wait())
             .await
             .context("a client does not end")??;
-        ensure!(status.success(), "the client {} failed: {status}", self.pod.name);
+        ensure!(
+            status.success(),
+            "the client {} failed: {status}",
+            self.pod.name
+        );
         log::read(&self.log)
     }
 
@@ -143,7 +163,11 @@ impl Client {
         let status = timeout(PATIENCE, self.child.wait())
             .await
             .context("a client does not end")??;
-        ensure!(status.success(), "the client {} failed: {status}", self.pod.name);
+        ensure!(
+            status.success(),
+            "the client {} failed: {status}",
+            self.pod.name
+        );
         log::read(&self.log)
     }
 }

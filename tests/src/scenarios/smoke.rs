@@ -41,7 +41,10 @@ pub(crate) async fn run(lab: &Lab) -> Result<ExitCode> {
                 node.name,
                 server.pod.node
             );
-            eprintln!("{} asked {what} on {}: 5 of 5 answered", node.name, server.pod.node);
+            eprintln!(
+                "{} asked {what} on {}: 5 of 5 answered",
+                node.name, server.pod.node
+            );
             getent(&client.pod, logs).await?;
             nslookup(&client.pod, logs).await?;
             eprintln!("{}: getent and nslookup as well", node.name);
@@ -82,7 +85,13 @@ async fn resolver(
         command.pre_exec(move || {
             unshare(CloneFlags::CLONE_NEWNS)?;
             let nothing = None::<&str>;
-            mount(Some(&config), "/etc/resolv.conf", nothing, MsFlags::MS_BIND, nothing)?;
+            mount(
+                Some(&config),
+                "/etc/resolv.conf",
+                nothing,
+                MsFlags::MS_BIND,
+                nothing,
+            )?;
             Ok(())
         });
     }
