@@ -23,15 +23,17 @@ pub(super) struct Answers {
 impl Answers {
     pub(super) fn flight(&mut self, flight: &Flight, is_frontend: impl Fn(IpAddr) -> bool) {
         if let Some(delivery) = &flight.delivery
-            && let Some(replied) = delivery.replied {
-                self.add(delivery.backend.ip(), replied, replied);
-                return;
-            }
+            && let Some(replied) = delivery.replied
+        {
+            self.add(delivery.backend.ip(), replied, replied);
+            return;
+        }
         let Some(origin) = &flight.origin else { return };
         if let (Some(answer), Some(destination)) = (origin.answer, origin.destination)
-            && !is_frontend(destination.ip()) {
-                self.add(destination.ip(), origin.sent, answer.at);
-            }
+            && !is_frontend(destination.ip())
+        {
+            self.add(destination.ip(), origin.sent, answer.at);
+        }
     }
 
     pub(super) fn traffic(&mut self, row: &Traffic) {

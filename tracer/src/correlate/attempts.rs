@@ -239,9 +239,10 @@ impl Assembler {
     pub fn hops(&mut self, packets: Vec<Packet>, lost: bool) {
         for packet in packets {
             if let Some(id) = self.hop_owner(&packet)
-                && let Some(open) = self.open.get_mut(&id) {
-                    open.add_hop(Hop::from(&packet));
-                }
+                && let Some(open) = self.open.get_mut(&id)
+            {
+                open.add_hop(Hop::from(&packet));
+            }
         }
         for id in self.requested.drain(..) {
             if let Some(open) = self.open.get_mut(&id) {
@@ -324,9 +325,11 @@ impl Assembler {
         let client = packet.client();
         for id in self.of_client(client, packet.txid) {
             if let Some(open) = self.open.get_mut(&id)
-                && open.cookie() == Some(socket.cookie) && open.pending() {
-                    open.retransmitted();
-                }
+                && open.cookie() == Some(socket.cookie)
+                && open.pending()
+            {
+                open.retransmitted();
+            }
         }
         let retransmission = self
             .of_client(client, packet.txid)
@@ -559,12 +562,15 @@ impl Assembler {
                 continue;
             };
             if let Some(origin) = &mut open.flight.origin
-                && origin.answer.is_none() && origin.closed.is_none() && open.pending() {
-                    open.close(at);
-                    if let Some(asker) = open.asker() {
-                        self.failed.insert(asker, at);
-                    }
+                && origin.answer.is_none()
+                && origin.closed.is_none()
+                && open.pending()
+            {
+                open.close(at);
+                if let Some(asker) = open.asker() {
+                    self.failed.insert(asker, at);
                 }
+            }
         }
     }
 

@@ -17,6 +17,12 @@ pub struct Owners {
     pods: RwLock<Pods>,
 }
 
+impl crate::correlate::attempts::Owners for Owners {
+    fn owner(&self, cgroup: u64, pid: u32, comm: &str, address: IpAddr) -> Owner {
+        Self::owner(self, cgroup, pid, comm, address)
+    }
+}
+
 #[derive(Debug, Default)]
 struct Pods {
     /// By `metadata.uid`.

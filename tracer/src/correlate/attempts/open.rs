@@ -141,12 +141,13 @@ impl Open {
                     netns,
                     ..
                 } = old
-                    && (*icmp_type, *icmp_code) == (new_type, new_code) {
-                        *at = new_at;
-                        *reporter = new_reporter;
-                        *netns = new_netns;
-                        return;
-                    }
+                    && (*icmp_type, *icmp_code) == (new_type, new_code)
+                {
+                    *at = new_at;
+                    *reporter = new_reporter;
+                    *netns = new_netns;
+                    return;
+                }
             }
             self.flight.refusals.push(new);
         }
@@ -289,9 +290,10 @@ impl Open {
         let missing = self.wants_final_trail();
         let mut flight = self.flight;
         if let Some(origin) = &mut flight.origin
-            && self.ended.is_none() {
-                origin.completed = now;
-            }
+            && self.ended.is_none()
+        {
+            origin.completed = now;
+        }
         if missing && !self.copied {
             flight.trail_lost = true;
         }
