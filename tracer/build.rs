@@ -33,7 +33,7 @@ fn build() -> Result<()> {
     if !runs("bpf-linker", &["--version"]) {
         bail!("bpf-linker is not installed, or not on the PATH");
     }
-    point_to_llvm()?;
+    prepare()?;
     let toolchain = toolchain();
     let features: &[&str] = if env::var_os("CARGO_FEATURE_EBPF_LOG").is_some() {
         &["ebpf-log"]
@@ -62,8 +62,9 @@ fn toolchain() -> String {
     }
 }
 
-/// bpf-linker loads the LLVM of a Rust toolchain at run time and looks for it on the library path.
-fn point_to_llvm() -> Result<()> {
+/// Sets the inner cargo's environment. bpf-linker loads the LLVM of a Rust toolchain at run time and looks for it on the
+/// library path.
+fn prepare() -> Result<()> {
     let rustc = env::var("RUSTC").context("not run by cargo")?;
     let output = Command::new(&rustc)
         .args(["--print", "sysroot"])
@@ -75,7 +76,11 @@ fn point_to_llvm() -> Result<()> {
         path = format!("{path}:{before}");
     }
     // SAFETY: this program has one thread.
-    unsafe { env::set_var("LD_LIBRARY_PATH", path) };
+    unsafe {
+        env::set_var("LD_LIBRARY_PATH", path);
+        // aya-build shows every line of the inner cargo as a warning: progress is none.
+        env::set_var("CARGO_TERM_QUIET", "true");
+    }
     Ok(())
 }
 

@@ -26,10 +26,10 @@ pub fn dropped(skb: Skb, location: u64, reason: u32) -> Option<()> {
     } else {
         skb.at_device()
     };
-    // A packet dropped in OUTPUT has a socket and no device yet; a packet dropped at a device may have either.
-    let netns = skb.socket_netns();
-    if netns != 0 {
-        place.netns = netns;
+    if place.netns == 0 {
+        // Dropped in OUTPUT: a socket, but no device yet. Elsewhere the device is the better witness: a packet keeps its
+        // sender's socket on its way through a veth and a bridge of another namespace.
+        place.netns = skb.socket_netns();
     }
     if !in_scope(place.netns) {
         return None;

@@ -170,36 +170,40 @@ pub fn decided(context: &SockAddrContext, v6: bool) -> Option<()> {
     if unsafe { (*call).protocol } != u32::from(UDP) {
         return None;
     }
-    let (given, given_port) = given(context, v6);
-    // SAFETY: helpers on the program's own context.
-    let (cookie, result) = unsafe { (bpf_get_socket_cookie(context.as_ptr()), bpf_get_retval()) };
-    let (mut address, mut port) = (given, given_port);
+    let (mut address, mut port) = given(context, v6);
+    // SAFETY: a helper without arguments.
+    let result = unsafe { bpf_get_retval() };
+    let mut ours = watched(&address, port);
+    if !ours && result >= 0 {
+        return None;
+    }
+    // SAFETY: a helper on the program's own context.
+    let cookie = unsafe { bpf_get_socket_cookie(context.as_ptr()) };
     match ASKED.get_ptr(&cookie) {
         // SAFETY: the map's values stay readable.
-        Some(asked) if unsafe { (*asked).by_root } == 0 && unsafe { (*asked).port } != 0 => {
+        Some(asked) if unsafe { (*asked).by_root == 0 && (*asked).port != 0 } => {
+            ours = true;
             // SAFETY: as above.
             unsafe {
                 address = (*asked).address;
                 port = (*asked).port;
             }
         }
-        _ => {
-            if !watched(&given, given_port) {
-                return None;
-            }
+        _ if ours => {
             // No program of ours ran before: the process sits in the root itself.
             count(counter::SOCK_ADDR);
-            remember(cookie, &given, given_port, 1);
+            remember(cookie, &address, port, 1);
         }
+        _ => {}
     }
-    if result >= 0 || !watched(&address, port) {
+    if !ours || result >= 0 {
         return None;
     }
     // SAFETY: the context's socket is never NULL here; loads that the verifier checks.
     let (sk, local, local_port) = unsafe {
         let sk = (*call).__bindgen_anon_1.sk;
-        let local: [u32; 1] = [(*sk).src_ip4];
-        (sk, mapped(local[0].to_ne_bytes()), (*sk).src_port as u16)
+        let local = mapped((*sk).src_ip4.to_ne_bytes());
+        (sk, local, (*sk).src_port as u16)
     };
     let slot = log::drop()?;
     // SAFETY: a reserved slot, which lies in a map.

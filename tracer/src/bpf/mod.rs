@@ -181,6 +181,7 @@ impl Capture {
     }
 
     /// Appends what the kernel logged since the last call, by time. `clock_offset_ns` is wall clock − CLOCK_MONOTONIC.
+    /// An event that was just being written comes with the next call, though it is older than others of this one.
     pub fn read(&mut self, clock_offset_ns: i64, events: &mut Vec<Event>) -> ReadStats {
         let start = events.len();
         let mut stats = ReadStats::default();
