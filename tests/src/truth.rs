@@ -190,20 +190,22 @@ impl From<Lateness> for Convergence {
     }
 }
 
-/// What must be said of the Service, from the changes of its slice after `load` (the first query).
+/// What must be said of the Service from `load` (before the first query) on, by the changes of its slice.
 pub fn expected(injected: &[Injection], load: Timestamp) -> Expected {
+    let before = slices(injected)
+        .take_while(|(at, _)| *at <= load)
+        .last()
+        .map_or(0, |(_, endpoints)| ready(endpoints));
     let mut expected = Expected {
-        minimum_ready: u32::MAX,
+        minimum_ready: before,
         ..Expected::default()
     };
-    let mut zero_since = None;
-    for (at, endpoints) in slices(injected) {
+    let mut zero_since = (before == 0).then_some(load);
+    for (at, endpoints) in slices(injected).filter(|(at, _)| *at > load) {
         let ready = ready(endpoints);
         expected.minimum_ready = expected.minimum_ready.min(ready);
-        if at > load {
-            expected.events += 1;
-            expected.zero_ready_events += u64::from(ready == 0);
-        }
+        expected.events += 1;
+        expected.zero_ready_events += u64::from(ready == 0);
         match (ready, zero_since) {
             (0, None) => zero_since = Some(at),
             (1.., Some(from)) => {
