@@ -133,6 +133,8 @@ pub(super) struct Follow {
     outage: Option<Outage>,
     /// The server sends bookmarks.
     bookmarks: bool,
+    /// Starts of the watch that the API refused in a row.
+    refusals: u32,
     /// Until then changes may be late.
     late_until: Option<Instant>,
     backoff: Backoff,
@@ -160,6 +162,7 @@ impl Follow {
             listed_once: false,
             outage: None,
             bookmarks: false,
+            refusals: 0,
             late_until: None,
             backoff: Backoff { next: first },
         }
@@ -305,15 +308,15 @@ impl Follow {
         let stream = match starting.await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
-                let expired = matches!(&error, kube::Error::Api(status) if status.code == 410);
-                self.broken(format!("cannot watch: {}", chain(&error)))
-                    .await?;
-                self.pause().await?;
-                return Ok(if expired {
+                let next = if self.needs_list(&error) {
                     Next::List
                 } else {
                     Next::Watch(version)
-                });
+                };
+                self.broken(format!("cannot watch: {}", chain(&error)))
+                    .await?;
+                self.pause().await?;
+                return Ok(next);
             }
             Err(_) => {
                 self.broken("the start of the watch timed out".to_owned())
@@ -322,6 +325,7 @@ impl Follow {
                 return Ok(Next::Watch(version));
             }
         };
+        self.refusals = 0;
         let started = Instant::now();
         let now = (self.now)();
         let away = u128::try_from(now.since(self.certain_until)).unwrap_or(0);
@@ -358,6 +362,19 @@ impl Follow {
                 Ok(Next::List)
             }
         }
+    }
+
+    /// Whether a watch that was not started must be preceded by a list. 410: the resourceVersion is too old; 400: it is
+    /// none. An etcd that was restored from a backup makes it one of the future, which is 504 for ever ("Too large
+    /// resource version"). An API that does not answer at all proves nothing: going on where we were loses no change.
+    fn needs_list(&mut self, error: &kube::Error) -> bool {
+        let kube::Error::Api(status) = error else {
+            return false;
+        };
+        if matches!(status.code, 400..=428 | 430..=499 | 504) {
+            self.refusals += 1;
+        }
+        matches!(status.code, 400 | 410) || self.refusals >= 3
     }
 
     async fn stream(

@@ -188,13 +188,13 @@ pub(super) fn start_with(
     spawn(
         Api::all_with(client.clone(), &nodes),
         Selection::default(),
-        Box::new(Nodes::default()),
+        Box::<Nodes>::default(),
     );
     let pods = ApiResource::erase::<Pod>(&());
     spawn(
         Api::all_with(client.clone(), &pods),
         Selection::fields(format!("spec.nodeName={}", config.node)),
-        Box::new(Pods::default()),
+        Box::<Pods>::default(),
     );
     let slices = ApiResource::erase::<EndpointSlice>(&());
     let services = ApiResource::erase::<Service>(&());

@@ -432,6 +432,37 @@ async fn an_api_away_at_the_start_is_told_once_and_tried_again() {
 }
 
 #[tokio::test]
+async fn a_version_that_the_api_keeps_refusing_is_given_up() {
+    let mut script = script(vec![list("900"), list("5")], vec![]);
+    let refused = [
+        Reply::Failure(504),
+        Reply::Failure(504),
+        Reply::Failure(504),
+    ];
+    script.watches.insert("endpointslices", refused.into());
+    let mut run = Run::start(script).await;
+    run.expect_first_list("900").await;
+    run.broken().await;
+    run.expect_slice("5", true).await;
+    assert!(run.restored().await.2);
+}
+
+#[tokio::test]
+async fn an_api_that_went_away_is_resumed_without_a_list() {
+    let mut script = script(vec![list("5")], vec![vec![modified("6", false), Step::Cut]]);
+    let watches = script.watches.get_mut("endpointslices").unwrap();
+    watches.extend(std::iter::repeat_n(Reply::Failure(503), 6));
+    watches.push_back(Reply::Watch(vec![modified("7", true)]));
+    let mut run = Run::start(script).await;
+    run.expect_first_list("5").await;
+    run.expect_slice("6", false).await;
+    run.broken().await;
+    let (from, to, relisted) = run.restored().await;
+    assert!(!relisted && from < to);
+    run.expect_slice("7", true).await;
+}
+
+#[tokio::test]
 async fn a_malformed_event_is_counted_and_what_it_hid_is_listed() {
     let mut run = Run::start(script(
         vec![list("5"), Reply::List(vec![slice("a", "7", false)], "7")],

@@ -147,7 +147,7 @@ fn an_id_is_an_inode_number() {
         eprintln!("SKIPPED: cannot make a cgroup: {error}");
         return;
     }
-    let by_walk = Cgroups::new(root).and_then(|cgroups| Ok(cgroups.resolve(ino(&own))));
+    let by_walk = Cgroups::new(root).map(|cgroups| cgroups.resolve(ino(&own)));
     let handle = handle_of(&own);
     fs::remove_dir(&own).unwrap();
     assert_eq!(

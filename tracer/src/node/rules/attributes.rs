@@ -97,6 +97,8 @@ pub(super) fn name(bytes: &[u8]) -> String {
 pub(super) mod build {
     //! Writes what the parent module reads.
 
+    #![expect(clippy::unwrap_used, reason = "tests")]
+
     /// One attribute with its padding.
     pub(in super::super) fn attribute(kind: u16, payload: &[u8]) -> Vec<u8> {
         let length = u16::try_from(payload.len() + super::ATTRIBUTE_HEADER).unwrap();

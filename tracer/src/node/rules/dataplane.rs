@@ -149,15 +149,8 @@ fn dump(
     }
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "NLM_F_REQUEST | NLM_F_DUMP is 0x301"
-)]
-#[expect(
-    clippy::cast_sign_loss,
-    reason = "flags of a u16 field that libc types as int"
-)]
-const FLAGS: u16 = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
+/// `NLM_F_REQUEST | NLM_F_DUMP`.
+const FLAGS: u16 = 0x301;
 
 #[cfg(test)]
 mod tests {

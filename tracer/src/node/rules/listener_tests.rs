@@ -145,6 +145,28 @@ fn iptables_nft_commits_are_heard_with_their_addresses() {
     });
 }
 
+#[test]
+fn what_changes_unannounced_is_noticed() {
+    in_namespace(|| {
+        assert_eq!(Dataplane::detect().unwrap(), Dataplane::default());
+        if installed("ip") {
+            run("ip", &["link", "add", "cilium_host", "type", "bridge"], "");
+            run("ip", &["link", "add", "kube-ipvs0", "type", "bridge"], "");
+            let found = Dataplane::detect().unwrap();
+            assert_eq!(found.name().as_deref(), Some("cilium+kube-proxy-ipvs"));
+            assert!(!found.announces_all());
+        }
+        let legacy = Command::new("iptables-legacy")
+            .args(["-w", "-t", "nat", "-S"])
+            .output();
+        if legacy.is_ok_and(|output| output.status.success()) {
+            assert!(Dataplane::detect().unwrap().legacy_nat);
+        } else {
+            eprintln!("SKIPPED: iptables-legacy does not work here");
+        }
+    });
+}
+
 /// What kube-proxy writes in nftables mode.
 fn nftables(endpoints: &[&str]) -> String {
     let mut text = String::from(
