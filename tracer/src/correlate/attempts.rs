@@ -758,3 +758,6 @@ fn empty(client: SocketAddr, txid: Option<u16>, at: Timestamp) -> Flight {
         trail_lost: false,
     }
 }
+
+#[cfg(test)]
+mod tests;

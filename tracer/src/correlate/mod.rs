@@ -23,3 +23,6 @@ mod summary;
 mod verdict;
 
 pub use timeline::{Options, Timeline, timeline};
+
+#[cfg(test)]
+mod tests;

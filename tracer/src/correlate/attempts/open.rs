@@ -194,14 +194,13 @@ impl Open {
     pub(super) fn due(&self, limits: &Limits) -> Option<Timestamp> {
         let due = self.ended? + limits.grace_ns + self.extra_ns;
         // A reply that leaves the server late is the difference between slow and silent.
-        let unreplied = self
-            .flight
-            .delivery
-            .as_ref()
-            .filter(|it| it.replied.is_none());
-        Some(match unreplied {
-            Some(delivery) if !self.answered() => due.max(delivery.at + limits.server_ns),
-            _ => due,
+        Some(match &self.flight.delivery {
+            Some(it) => due.max(match it.replied {
+                Some(replied) => replied + limits.grace_ns,
+                None if self.answered() => due,
+                None => it.at + limits.server_ns,
+            }),
+            None => due,
         })
     }
 

@@ -141,7 +141,8 @@ fn answer_left_backend(case: &Case<'_>) -> Option<Conclusion> {
 }
 
 fn no_backend(case: &Case<'_>) -> Option<Conclusion> {
-    if !case.signs.rejected && !(case.signs.at_send && case.backend.is_none()) {
+    let no_packet = case.signs.at_send && case.backend.is_none();
+    if !(case.signs.rejected || no_packet) {
         return None;
     }
     let history = case.history();
