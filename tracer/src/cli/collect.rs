@@ -192,6 +192,7 @@ fn merge(readings: Vec<Reading>) -> Vec<NodeRecord> {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
     use super::*;
     use crate::model::record::{GapKind, GapSeen, Record};

@@ -1,4 +1,5 @@
 //! Golden texts: `UPDATE_GOLDEN=1 cargo test -p slicetrace render` rewrites them; read the difference before committing.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 mod fixture;
 

@@ -448,6 +448,7 @@ impl Entry {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
     use super::*;
     use crate::render::text::Clock;

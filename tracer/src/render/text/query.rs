@@ -90,10 +90,9 @@ pub(super) fn details(mut entry: Entry, query: &Query, index: &Index<'_>) -> Ent
         if let Some(trail) = trail::flow(attempt, &query.node) {
             entry = entry.detail(3, 3, trail);
         }
-        if let Some(verdict) = &attempt.verdict {
-            if !verdict.text.is_empty() {
-                entry = entry.detail(3, 3, Flow::new().text(Tone::Plain, &verdict.text));
-            }
+        let text = attempt.verdict.as_ref().map(|verdict| &verdict.text);
+        if let Some(text) = text.filter(|text| !text.is_empty()) {
+            entry = entry.detail(3, 3, sentence(Flow::new(), text));
         }
     }
     let mut reasons: Vec<(u32, &Verdict)> = Vec::new();
@@ -312,7 +311,17 @@ fn facts(verdict: &Verdict) -> Flow {
     }
     flow = flow.then(".");
     match &verdict.remedy {
-        Some(remedy) => flow.text(Tone::Plain, remedy),
+        Some(remedy) => sentence(flow, remedy),
         None => flow,
+    }
+}
+
+/// A sentence, with its full stop.
+fn sentence(flow: Flow, text: &str) -> Flow {
+    let flow = flow.text(Tone::Plain, text);
+    if text.ends_with(['.', '!', '?']) {
+        flow
+    } else {
+        flow.then(".")
     }
 }
