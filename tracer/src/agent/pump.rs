@@ -96,6 +96,12 @@ impl Pump {
         records
     }
 
+    /// Rows of healthy attempts up to now, for somebody who reads now: what comes later makes further rows.
+    pub fn traffic(&mut self, now: Timestamp) -> Vec<Record> {
+        let end = now + TRAFFIC_DELAY_NS;
+        self.assembler.traffic(end).into_iter().map(Record::Traffic).collect()
+    }
+
     /// The last turn: everything that is still open is handed out.
     pub fn drain(
         mut self,
@@ -110,8 +116,7 @@ impl Pump {
                 .into_iter()
                 .map(|flight| Record::Flight(Box::new(flight))),
         );
-        let end = now + 2 * TRAFFIC_DELAY_NS;
-        records.extend(self.assembler.traffic(end).into_iter().map(Record::Traffic));
+        records.extend(self.traffic(now));
         records
     }
 

@@ -65,6 +65,8 @@ pub async fn run(config: Config) -> Result<(), Error> {
             Some(event) = agent.rules.recv() => agent.rule(event),
             Some(done) = agent.flushes.recv() => {
                 agent.turn();
+                let rows = agent.pump.traffic(agent.clock.now());
+                agent.writer.write(rows);
                 agent.write_info();
                 // Nobody waits any more: fine.
                 let _ = done.send(());
@@ -83,6 +85,7 @@ struct Agent {
     addresses: Addresses,
     addresses_revision: u64,
     netns: NetnsSet,
+    cgroups: Arc<Cgroups>,
     owners: Owners,
     api_watch: ApiWatch,
     api: mpsc::Receiver<k8s::ApiEvent>,
@@ -224,7 +227,8 @@ impl Agent {
             config.listen
         );
         let mut agent = Self {
-            owners: Owners::new(cgroups),
+            owners: Owners::new(Arc::clone(&cgroups)),
+            cgroups,
             config,
             clock,
             pump,
@@ -277,6 +281,9 @@ impl Agent {
             }
             Err(error) => warn!("{error}"),
         }
+        if let Err(error) = self.cgroups.refresh() {
+            warn!("{error}");
+        }
         if let Err(error) = self.pump.capture().refresh_children() {
             warn!("{error}");
         }
@@ -293,9 +300,7 @@ impl Agent {
     fn detect_dataplane(&mut self) {
         match Dataplane::detect() {
             Ok(found) => {
-                let announces = found.kube_proxy_iptables || found.kube_proxy_nftables;
-                let others = found.legacy_nat || found.kube_proxy_ipvs || found.cilium;
-                self.info.hears_rules = self.listener.is_some() && announces && !others;
+                self.info.hears_rules = self.listener.is_some() && found.announces_all();
                 self.info.dataplane = found.name();
             }
             Err(error) => {

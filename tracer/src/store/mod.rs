@@ -16,7 +16,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 pub use read::{AFTER, BEFORE, Reading, Span};
 pub use retain::{Retained, Retention};
 pub use schema::{APPLICATION_ID, VERSION};
-pub use write::{AddressRole, KnownAddress};
+pub use write::{AddressRole, KnownAddress, Recording};
 
 /// Why a store could not be opened, read or written.
 #[derive(Debug, thiserror::Error)]

@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 
 use rusqlite::types::{FromSqlError, Type};
-use rusqlite::{Params, Row};
+use rusqlite::{OptionalExtension as _, Params, Row};
 use serde::de::DeserializeOwned;
 
-use super::write::{AddressRole, KnownAddress};
+use super::write::{AddressRole, KnownAddress, Recording};
 use super::{Error, Store};
 use crate::model::Timestamp;
 use crate::model::record::{
@@ -126,11 +126,37 @@ impl Store {
         Ok(reading)
     }
 
+    /// What this recording holds; `None` for an agent's store.
+    ///
+    /// # Errors
+    /// When SQLite cannot read the table, or it makes no sense.
+    pub fn recording(&self) -> Result<Option<Recording>, Error> {
+        self.connection
+            .query_row(
+                "SELECT * FROM recording ORDER BY rowid DESC LIMIT 1",
+                [],
+                |row| {
+                    Ok(Recording {
+                        from: time(row, "from_ns")?,
+                        to: time(row, "to_ns")?,
+                        made: time(row, "made_ns")?,
+                        tool_version: row.get("tool_version")?,
+                        missing: json(row, "missing")?,
+                    })
+                },
+            )
+            .optional()
+            .map_err(self.fail("reading"))
+    }
+
     /// The whole time that this store covers; `None` if nothing is in it.
     ///
     /// # Errors
     /// When SQLite cannot read the tables.
     pub fn span(&self) -> Result<Option<Span>, Error> {
+        if let Some(Recording { from, to, .. }) = self.recording()? {
+            return Ok(Some(Span { from, to }));
+        }
         // Where a node says from when to when it recorded, that counts: states may be listed from long before.
         let (from, to): (Option<i64>, Option<i64>) = self
             .connection

@@ -115,6 +115,13 @@ fn tables(transaction: &Transaction<'_>) -> rusqlite::Result<()> {
             count INTEGER NOT NULL
         );
         CREATE INDEX gaps_at ON gaps (from_ns, to_ns);
+        CREATE TABLE recording (
+            from_ns INTEGER NOT NULL,
+            to_ns INTEGER NOT NULL,
+            made_ns INTEGER NOT NULL,
+            tool_version TEXT NOT NULL,
+            missing TEXT NOT NULL
+        );
         CREATE TABLE purged (
             node TEXT NOT NULL PRIMARY KEY,
             from_ns INTEGER NOT NULL,

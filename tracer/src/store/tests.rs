@@ -1,3 +1,5 @@
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
@@ -530,6 +532,29 @@ fn the_file_stays_within_its_bounds_and_keeps_the_newest() {
         })
         .sum();
     assert_eq!(kept as u64 + lost, 12_000);
+}
+
+#[test]
+fn a_recording_says_what_it_holds_and_what_not() {
+    let (_folder, path) = file();
+    let mut store = Store::open(&path).unwrap();
+    assert_eq!(store.recording().unwrap(), None);
+    assert_eq!(store.span().unwrap(), None);
+    let recording = Recording {
+        from: Timestamp(NOON),
+        to: Timestamp(NOON + SECOND),
+        made: Timestamp(NOON + 2 * SECOND),
+        tool_version: "0.1.0".into(),
+        missing: BTreeMap::from([("worker1".into(), "connection refused".into())]),
+    };
+    store.describe(&recording).unwrap();
+    store.write(&one_of_each(NOON - SECOND)).unwrap();
+    assert_eq!(store.recording().unwrap(), Some(recording));
+    let span = store.span().unwrap().unwrap();
+    assert_eq!(
+        (span.from, span.to),
+        (Timestamp(NOON), Timestamp(NOON + SECOND))
+    );
 }
 
 #[test]

@@ -42,6 +42,21 @@ impl AddressRole {
     }
 }
 
+/// What a recording was asked to hold, and what is not in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recording {
+    /// From.
+    pub from: Timestamp,
+    /// To.
+    pub to: Timestamp,
+    /// When it was made.
+    pub made: Timestamp,
+    /// Version of the program that made it.
+    pub tool_version: String,
+    /// Agents that gave no records, by name, with the reason.
+    pub missing: std::collections::BTreeMap<String, String>,
+}
+
 /// The name of a gap's kind, as in JSON.
 pub(super) const fn gap_name(what: GapKind) -> &'static str {
     match what {
@@ -83,7 +98,32 @@ impl Store {
         transaction.commit().map_err(fail)
     }
 
-    /// Replaces the last known addresses of the given Services' records.
+    /// Says what a recording holds; an agent's store has no such thing.
+    ///
+    /// # Errors
+    /// When SQLite cannot write.
+    pub fn describe(&mut self, recording: &Recording) -> Result<(), Error> {
+        let missing =
+            serde_json::to_string(&recording.missing).map_err(|source| Error::Encode {
+                node: "(recording)".to_owned(),
+                source,
+            })?;
+        self.connection
+            .execute(
+                "INSERT INTO recording VALUES (?1, ?2, ?3, ?4, ?5)",
+                params![
+                    recording.from.0,
+                    recording.to.0,
+                    recording.made.0,
+                    recording.tool_version,
+                    missing
+                ],
+            )
+            .map(drop)
+            .map_err(self.fail("writing to"))
+    }
+
+    /// Remembers watched addresses, each with its latest sighting.
     ///
     /// # Errors
     /// When SQLite cannot write; nothing was changed then.
