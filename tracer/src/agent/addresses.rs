@@ -14,7 +14,7 @@ const TOMBSTONE_NS: i64 = 600_000_000_000;
 
 /// The watched addresses, by why they are watched.
 #[derive(Debug)]
-pub struct Addresses {
+pub(super) struct Addresses {
     /// Service that the addresses of the command line count for.
     first_service: String,
     /// `--frontend`s: watched whatever the API says.
@@ -28,7 +28,7 @@ pub struct Addresses {
 
 impl Addresses {
     /// Starts with `--frontend`s, which count for `service`.
-    pub fn new(service: &str, fixed: impl IntoIterator<Item = SocketAddr>) -> Self {
+    pub(super) fn new(service: &str, fixed: impl IntoIterator<Item = SocketAddr>) -> Self {
         Self {
             first_service: service.to_owned(),
             fixed: fixed.into_iter().collect(),
@@ -40,7 +40,7 @@ impl Addresses {
     }
 
     /// Adds addresses known from an earlier run: the API may be away, or have forgotten them by now.
-    pub fn remember(&mut self, known: Vec<KnownAddress>, now: Timestamp) {
+    pub(super) fn remember(&mut self, known: Vec<KnownAddress>, now: Timestamp) {
         for known in known {
             self.tombstones
                 .entry(known.address)
@@ -50,7 +50,7 @@ impl Addresses {
     }
 
     /// Takes over what the API says of a Service.
-    pub fn service(&mut self, seen: &ServiceSeen) {
+    pub(super) fn service(&mut self, seen: &ServiceSeen) {
         let new = seen.frontends.iter().copied().collect();
         let old = self
             .services
@@ -60,7 +60,7 @@ impl Addresses {
     }
 
     /// Takes over what the API says of a slice.
-    pub fn slice(&mut self, seen: &SliceSeen) {
+    pub(super) fn slice(&mut self, seen: &SliceSeen) {
         let key = (seen.service.clone(), seen.slice.clone());
         let new: BTreeSet<_> = seen
             .endpoints
@@ -101,7 +101,7 @@ impl Addresses {
     }
 
     /// Forgets tombstones that are too old. Call it now and then.
-    pub fn expire(&mut self, now: Timestamp) {
+    pub(super) fn expire(&mut self, now: Timestamp) {
         let before = self.tombstones.len();
         self.tombstones
             .retain(|_, (_, went)| now.since(*went) < TOMBSTONE_NS);
@@ -111,14 +111,14 @@ impl Addresses {
     }
 
     /// All addresses to watch: current ones and tombstones.
-    pub fn watched(&self) -> BTreeSet<SocketAddr> {
+    pub(super) fn watched(&self) -> BTreeSet<SocketAddr> {
         let mut all = self.current();
         all.extend(self.tombstones.keys());
         all
     }
 
     /// Which Service each watched address belongs to.
-    pub fn services(&self) -> HashMap<SocketAddr, String> {
+    pub(super) fn services(&self) -> HashMap<SocketAddr, String> {
         let tombstones = self
             .tombstones
             .iter()
@@ -135,7 +135,7 @@ impl Addresses {
     }
 
     /// What is to be remembered for a start without the API.
-    pub fn known(&self, now: Timestamp) -> Vec<KnownAddress> {
+    pub(super) fn known(&self, now: Timestamp) -> Vec<KnownAddress> {
         self.named()
             .map(|(service, address, role)| KnownAddress {
                 service: service.clone(),
@@ -162,7 +162,7 @@ impl Addresses {
     }
 
     /// Grows with every change, so that the caller can tell whether [`Self::watched`] is worth a look.
-    pub const fn revision(&self) -> u64 {
+    pub(super) const fn revision(&self) -> u64 {
         self.revision
     }
 }

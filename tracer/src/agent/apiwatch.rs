@@ -17,14 +17,14 @@ const PATIENCE_NS: i64 = 2_000_000_000;
 
 /// Takes in what the API says.
 #[derive(Debug)]
-pub struct ApiWatch {
+pub(super) struct ApiWatch {
     started: Timestamp,
     missing: BTreeSet<What>,
 }
 
 impl ApiWatch {
     /// Waits for the first list of each of these.
-    pub fn new(wanted: impl IntoIterator<Item = What>, started: Timestamp) -> Self {
+    pub(super) fn new(wanted: impl IntoIterator<Item = What>, started: Timestamp) -> Self {
         Self {
             started,
             missing: wanted.into_iter().collect(),
@@ -32,12 +32,12 @@ impl ApiWatch {
     }
 
     /// Every first list is in.
-    pub fn complete(&self) -> bool {
+    pub(super) fn complete(&self) -> bool {
         self.missing.is_empty()
     }
 
     /// Takes in one event; returns what is to be recorded.
-    pub fn take(
+    pub(super) fn take(
         &mut self,
         event: ApiEvent,
         now: Timestamp,

@@ -1,5 +1,4 @@
 //! The node agent: start, run, drain.
-<<<<<<< HEAD
 //!
 //! - `run`: the main loop, and the order in which things start and stop.
 //! - `pump`: from the kernel's logs to records.
@@ -53,17 +52,4 @@ pub enum Error {
     /// Signal handlers.
     #[error("cannot handle SIGTERM and SIGINT: {0}")]
     Signals(std::io::Error),
-=======
-
-pub mod config;
-
-pub use config::Config;
-
-/// PLACEHOLDER until the agent's branch is merged.
-///
-/// # Errors
-/// Always.
-pub fn run(_config: Config) -> Result<(), String> {
-    Err("this build has no agent".to_owned())
->>>>>>> store
 }

@@ -18,7 +18,7 @@ const TRAIL_MARGIN_NS: i64 = 1_000_000_000;
 
 /// Turns what the kernel logged into records.
 #[derive(Debug)]
-pub struct Pump {
+pub(super) struct Pump {
     capture: Capture,
     assembler: Assembler,
     events: Vec<Event>,
@@ -29,7 +29,7 @@ pub struct Pump {
 
 impl Pump {
     /// Starts at `now`.
-    pub fn new(capture: Capture, assembler: Assembler, now: Timestamp) -> Self {
+    pub(super) fn new(capture: Capture, assembler: Assembler, now: Timestamp) -> Self {
         let lost = capture.lost();
         Self {
             capture,
@@ -41,17 +41,17 @@ impl Pump {
     }
 
     /// The attached programs.
-    pub const fn capture(&mut self) -> &mut Capture {
+    pub(super) const fn capture(&mut self) -> &mut Capture {
         &mut self.capture
     }
 
     /// Says which Service each watched address belongs to.
-    pub fn services(&mut self, services: HashMap<SocketAddr, String>) {
+    pub(super) fn services(&mut self, services: HashMap<SocketAddr, String>) {
         self.assembler.services(services);
     }
 
     /// Reads the logs once; returns what became of it. Call it every few dozen milliseconds.
-    pub fn turn(
+    pub(super) fn turn(
         &mut self,
         now: Timestamp,
         clock_offset_ns: i64,
@@ -97,13 +97,17 @@ impl Pump {
     }
 
     /// Rows of healthy attempts up to now, for somebody who reads now: what comes later makes further rows.
-    pub fn traffic(&mut self, now: Timestamp) -> Vec<Record> {
+    pub(super) fn traffic(&mut self, now: Timestamp) -> Vec<Record> {
         let end = now + TRAFFIC_DELAY_NS;
-        self.assembler.traffic(end).into_iter().map(Record::Traffic).collect()
+        self.assembler
+            .traffic(end)
+            .into_iter()
+            .map(Record::Traffic)
+            .collect()
     }
 
     /// The last turn: everything that is still open is handed out.
-    pub fn drain(
+    pub(super) fn drain(
         mut self,
         now: Timestamp,
         clock_offset_ns: i64,

@@ -14,7 +14,7 @@ use tracing::{info, warn};
 use super::Error;
 use super::addresses::Addresses;
 use super::apiwatch::ApiWatch;
-use super::config::Config;
+use super::config::{Config, RecordWhat};
 use super::pump::Pump;
 use super::view::View;
 use super::writer::{self, Bounds, Writer};
@@ -118,7 +118,7 @@ impl Agent {
 
         let mut addresses = Addresses::new(
             config.services.first().map_or("", String::as_str),
-            config.frontends.iter().copied(),
+            config.extra_frontends.iter().copied(),
         );
         addresses.remember(known, clock.now());
 
@@ -147,7 +147,7 @@ impl Agent {
         .inspect_err(|error| warn!("{error}; rule changes will be told from new flows instead"))
         .ok();
         let limits = Limits {
-            record_all: config.record_all,
+            record_all: config.record == RecordWhat::All,
             ..Limits::default()
         };
         let assembler = Assembler::new(started, conntrack::timeouts(), limits);
@@ -164,7 +164,7 @@ impl Agent {
             missing_hooks: pump.capture().missing_hooks().clone(),
             lost: Default::default(),
             hears_rules: false,
-            records_all: config.record_all,
+            records_all: config.record == RecordWhat::All,
         };
 
         let bounds = Bounds {
@@ -187,7 +187,7 @@ impl Agent {
         let watch = WatchConfig {
             services: config.services.clone(),
             node: config.node.clone(),
-            extra_frontends: config.frontends.clone(),
+            extra_frontends: config.extra_frontends.clone(),
         };
         let api_watch = ApiWatch::new(watch.all(), started);
         let (api_sender, api) = mpsc::channel(1024);

@@ -17,7 +17,7 @@ use crate::store::Reading;
 
 /// What the main loop and the API share.
 #[derive(Debug)]
-pub struct View {
+pub(super) struct View {
     node: String,
     path: PathBuf,
     clock: Arc<Clock>,
@@ -36,7 +36,7 @@ struct State {
 
 impl View {
     /// A view on the store at `path`.
-    pub fn new(
+    pub(super) fn new(
         node: String,
         path: PathBuf,
         clock: Arc<Clock>,
@@ -59,22 +59,22 @@ impl View {
     }
 
     /// Every program is attached since then.
-    pub fn attached(&self, since: Timestamp) {
+    pub(super) fn attached(&self, since: Timestamp) {
         self.state().since = Some(since);
     }
 
     /// The first lists are in.
-    pub fn ready(&self) {
+    pub(super) fn ready(&self) {
         self.state().ready = true;
     }
 
     /// A watch on the API is broken since then.
-    pub fn broken(&self, what: String, from: Timestamp) {
+    pub(super) fn broken(&self, what: String, from: Timestamp) {
         self.state().broken.entry(what).or_insert(from);
     }
 
     /// It works again.
-    pub fn restored(&self, what: &str) {
+    pub(super) fn restored(&self, what: &str) {
         self.state().broken.remove(what);
     }
 }

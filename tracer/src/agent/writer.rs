@@ -34,15 +34,15 @@ enum Message {
 
 /// Hands records to the writing thread.
 #[derive(Clone, Debug)]
-pub struct Writer(Sender<Message>);
+pub(super) struct Writer(Sender<Message>);
 
 /// The writing thread; it ends when every [`Writer`] is dropped, after a last write.
 #[derive(Debug)]
-pub struct WriterThread(JoinHandle<()>);
+pub(super) struct WriterThread(JoinHandle<()>);
 
 /// How long and how large the store may become.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub(super) struct Bounds {
     /// Oldest record kept.
     pub keep_for: Duration,
     /// Largest file, bytes.
@@ -50,7 +50,7 @@ pub struct Bounds {
 }
 
 /// Starts the thread.
-pub fn start(
+pub(super) fn start(
     node: String,
     store: Store,
     bounds: Bounds,
@@ -76,20 +76,20 @@ pub fn start(
 
 impl Writer {
     /// Queues records. They are in the store within [`BATCH`].
-    pub fn write(&self, records: Vec<Record>) {
+    pub(super) fn write(&self, records: Vec<Record>) {
         if !records.is_empty() && self.0.send(Message::Write(records)).is_err() {
             warn!("the store's thread has ended; records are lost");
         }
     }
 
     /// Keeps the watched addresses for a start without the API.
-    pub fn remember(&self, known: Vec<KnownAddress>) {
+    pub(super) fn remember(&self, known: Vec<KnownAddress>) {
         // An error means that the thread ended: nothing can be kept any more, and `write` says so.
         let _ = self.0.send(Message::Remember(known));
     }
 
     /// Waits until everything queued so far is in the store, or could not be written.
-    pub async fn flush(&self) {
+    pub(super) async fn flush(&self) {
         let (done, wait) = oneshot::channel();
         if self.0.send(Message::Flush(done)).is_ok() {
             // An error means that the thread ended, after its last write.
@@ -100,7 +100,7 @@ impl Writer {
 
 impl WriterThread {
     /// Waits for the last write. Drop every [`Writer`] first.
-    pub fn join(self) {
+    pub(super) fn join(self) {
         if self.0.join().is_err() {
             warn!("the store's thread panicked; the last records may be lost");
         }

@@ -1,5 +1,4 @@
 //! Pure functions from what nodes recorded to a timeline with verdicts: no I/O, no clock, no async.
-<<<<<<< HEAD
 //!
 //! On a node, [`attempts`] turns kernel events into flights and [`traffic`] into per-second counts. Over all nodes,
 //! [`timeline`] turns records into lines; the same code judges live records, merged ones and a recorded file.
@@ -27,6 +26,3 @@ pub use timeline::{Options, Timeline, timeline};
 
 #[cfg(test)]
 mod tests;
-=======
-pub mod timeline;
->>>>>>> store

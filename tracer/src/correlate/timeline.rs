@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 //! From the records of all nodes to a timeline with verdicts.
 //!
 //! The result depends on the set of records alone: order and repetition change nothing.
@@ -38,31 +37,10 @@ pub struct Options {
     /// Version of the program, for the header.
     pub tool_version: String,
     /// Only these Services (`namespace/name`); empty: all.
-=======
-//! PLACEHOLDER with the agreed signature, so that the commands compile; replaced when the branches meet.
-
-use crate::model::Timestamp;
-use crate::model::record::{NodeRecord, Record};
-use crate::model::timeline::{Header, Line, Lost, NodeHeader, SCHEMA, Summary};
-
-/// What to show.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// From.
-    pub from: Timestamp,
-    /// To.
-    pub to: Timestamp,
-    /// Nodes (or agents) without records, with the reason.
-    pub missing: Vec<(String, String)>,
-    /// Version of this program.
-    pub tool_version: String,
-    /// Only these Services; empty: all.
->>>>>>> store
     pub services: Vec<String>,
 }
 
 /// A timeline.
-<<<<<<< HEAD
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timeline {
     /// What it covers.
@@ -459,50 +437,12 @@ fn header(
             name: node.clone(),
             recorded: false,
             reason: None,
-=======
-#[derive(Clone, Debug)]
-pub struct Timeline {
-    /// Header.
-    pub header: Header,
-    /// Lines by time.
-    pub lines: Vec<Line>,
-    /// Totals.
-    pub summaries: Vec<Summary>,
-}
-
-/// Only the nodes.
-pub fn timeline(records: Vec<NodeRecord>, options: &Options) -> Timeline {
-    let nodes = records
-        .into_iter()
-        .filter_map(|record| match record.record {
-            Record::Node(info) => Some(NodeHeader {
-                name: record.node,
-                recorded: true,
-                reason: None,
-                kernel: Some(info.kernel),
-                boot_id: Some(info.boot_id),
-                dataplane: info.dataplane,
-                clock_offset_ns: None,
-                clock_error_ns: None,
-                last_record_at: Some(info.last_record_at),
-                hooks: info.hooks,
-                missing_hooks: info.missing_hooks,
-                lost_records: info.lost,
-            }),
-            _ => None,
-        })
-        .chain(options.missing.iter().map(|(name, reason)| NodeHeader {
-            name: name.clone(),
-            recorded: false,
-            reason: Some(reason.clone()),
->>>>>>> store
             kernel: None,
             boot_id: None,
             dataplane: None,
             clock_offset_ns: None,
             clock_error_ns: None,
             last_record_at: None,
-<<<<<<< HEAD
             hooks: BTreeMap::new(),
             missing_hooks: BTreeMap::new(),
             lost_records: Lost::default(),
@@ -523,24 +463,5 @@ pub fn timeline(records: Vec<NodeRecord>, options: &Options) -> Timeline {
             })
             .collect(),
         nodes: headers.into_values().collect(),
-=======
-            hooks: Default::default(),
-            missing_hooks: Default::default(),
-            lost_records: Lost::default(),
-        }))
-        .collect();
-    Timeline {
-        header: Header {
-            schema: SCHEMA.to_owned(),
-            tool_version: options.tool_version.clone(),
-            from: options.from,
-            to: options.to,
-            reference_node: None,
-            services: Vec::new(),
-            nodes,
-        },
-        lines: Vec::new(),
-        summaries: Vec::new(),
->>>>>>> store
     }
 }
