@@ -54,6 +54,9 @@ pub mod direction {
 
 /// Bits of [`Packet::conntrack`], read from `skb->_nfct` (include/linux/skbuff.h) and `nf_conn->status`
 /// (include/uapi/linux/netfilter/nf_conntrack_common.h). All zero: no conntrack entry was attached.
+///
+/// At [`point::SOCKET_OUT`] POSTROUTING has confirmed the entry already, if the socket's namespace tracks connections; at
+/// [`point::SOCKET_IN`] UDP has let go of it (`nf_reset_ct`), so that it is always zero.
 pub mod conntrack {
     /// An entry was attached; the other bits mean something.
     pub const PRESENT: u8 = 0x80;

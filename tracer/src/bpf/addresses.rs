@@ -7,7 +7,7 @@ use aya::Ebpf;
 use aya::maps::{Array, HashMap, MapError};
 use slicetrace_common::{Watched, mapped};
 
-use super::error::Error;
+use super::error::{Error, chain};
 
 /// [`Watched`] as aya wants it.
 #[repr(transparent)]
@@ -45,7 +45,7 @@ impl Sets {
             gone(map.remove(&key(old))).map_err(failed("ADDRESSES"))?;
         }
         self.addresses.clone_from(addresses);
-        let mut words: Array<_, u64> = super::addresses::map(ebpf, "PORTS")?;
+        let mut words: Array<_, u64> = self::map(ebpf, "PORTS")?;
         for (&word, &bits) in &ports {
             words
                 .set(u32::from(word), bits, 0)
@@ -83,7 +83,10 @@ where
 
 /// Names the map in an error.
 pub(super) fn failed(map: &'static str) -> impl Fn(MapError) -> Error {
-    move |source| Error::Map { map, source }
+    move |error| Error::Map {
+        map,
+        reason: chain(&error),
+    }
 }
 
 /// What is to be removed may be gone already.

@@ -38,8 +38,10 @@ pub enum Error {
     #[error("{0}")]
     Options(String),
     /// The object could not be loaded: no program was.
-    #[error("cannot load the eBPF object: {0}")]
-    Load(#[source] aya::EbpfError),
+    #[error(
+        "the kernel refused the eBPF maps or the object: {0}. A locked-down kernel or a security module may forbid eBPF"
+    )]
+    Load(String),
     /// Nothing could be attached.
     #[error("no eBPF program could be attached; the first failure: {0}")]
     Nothing(String),
@@ -47,12 +49,12 @@ pub enum Error {
     #[error("the eBPF object has no map {0}; rebuild slicetrace")]
     NoMap(&'static str),
     /// A map could not be changed or read.
-    #[error("cannot update the eBPF map {map}: {source}")]
+    #[error("cannot use the eBPF map {map}: {reason}")]
     Map {
         /// The map.
         map: &'static str,
-        /// What aya said.
-        source: aya::maps::MapError,
+        /// What aya and the system said.
+        reason: String,
     },
     /// A log could not be mapped.
     #[error("cannot map the log {map} into memory: {source}")]
@@ -70,4 +72,18 @@ pub enum Error {
         /// What the system said.
         source: io::Error,
     },
+}
+
+/// An error of aya's with its causes, which its own text leaves out.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.ends_with(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
 }

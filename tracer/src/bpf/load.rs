@@ -10,7 +10,7 @@ use aya::programs::{
 use aya::{Btf, Ebpf, EbpfLoader};
 use slicetrace_common::Config;
 
-use super::error::Error;
+use super::error::{Error, chain};
 use super::offsets;
 use super::types::Types;
 use super::{Options, Sizes};
@@ -117,7 +117,7 @@ pub(super) fn object(
             entries(slicetrace_common::log::COUNT, "POSITIONS")?,
         )
         .load(OBJECT)
-        .map_err(Error::Load)
+        .map_err(|error| Error::Load(chain(&error)))
 }
 
 /// Loads and attaches everything but the programs for the children, which are loaded only. Returns the hooks that could
@@ -235,14 +235,7 @@ pub(super) fn reason(error: &ProgramError) -> String {
                 .unwrap_or("nothing");
             format!("the kernel refused the program: {io_error}; its verifier said: {said}")
         }
-        other => {
-            // aya's errors name the system call; the cause is one further down.
-            let cause = std::error::Error::source(other).map(ToString::to_string);
-            match cause {
-                Some(cause) => format!("{other}: {cause}"),
-                None => other.to_string(),
-            }
-        }
+        other => chain(other),
     }
 }
 

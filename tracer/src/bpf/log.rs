@@ -126,10 +126,11 @@ impl<M: Memory> Log<M> {
             if oldest == 0 {
                 continue;
             }
-            if let Some(()) = (oldest..end).find_map(|position| {
-                matches!(self.copy(cpu, position, &mut record), Slot::Complete).then_some(())
-            }) {
-                each(&record);
+            for position in oldest..end {
+                if let Slot::Complete = self.copy(cpu, position, &mut record) {
+                    each(&record);
+                    break;
+                }
             }
         }
     }
@@ -328,6 +329,9 @@ mod tests {
                 overwritten: 5
             }
         );
+        let mut oldest = Vec::new();
+        log.oldest(&positions, |record| oldest.push(record[0]));
+        assert_eq!(oldest, [6]);
         assert!(log.scan(&positions, |_| true));
         assert!(!log.scan(&positions, |_| false));
     }

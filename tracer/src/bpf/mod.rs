@@ -299,3 +299,14 @@ fn mapping(ebpf: &mut Ebpf, name: &'static str, words: usize) -> Result<Mapping,
     };
     Mapping::new(array.fd().as_fd(), words).map_err(|source| Error::Mapping { map: name, source })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_capture_can_move_between_threads() {
+        const fn sendable<T: Send>() {}
+        const { sendable::<Capture>() };
+    }
+}
