@@ -13,7 +13,6 @@
 //! What remains unseen: a network that only delays the stream by less than that. The changes then come late, unmarked.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt, TryStreamExt};
@@ -22,38 +21,9 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::kinds::{Heard, Kind};
+use super::pace::{Backoff, Limits};
 use super::watch::{ApiEvent, Now};
 use crate::model::Timestamp;
-
-/// How long we wait for what.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    /// For a page of a list, and for the head of a watch's response.
-    pub(super) request: Duration,
-    /// After which the server ends a watch.
-    pub(super) watch: Duration,
-    /// Longest silence of a server that sends bookmarks.
-    pub(super) silence: Duration,
-    /// How long a watch may be without a stream and not count as broken: an orderly end is followed by a new start.
-    pub(super) handover: Duration,
-    /// For how long after an outage changes count as late.
-    pub(super) catch_up: Duration,
-    /// First and longest pause between attempts.
-    pub(super) backoff: (Duration, Duration),
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            request: Duration::from_secs(30),
-            watch: Duration::from_secs(240),
-            silence: Duration::from_secs(90),
-            handover: Duration::from_millis(500),
-            catch_up: Duration::from_secs(1),
-            backoff: (Duration::from_millis(100), Duration::from_secs(10)),
-        }
-    }
-}
 
 /// Which objects.
 #[derive(Clone, Debug, Default)]
@@ -102,21 +72,6 @@ struct Outage {
     from: Timestamp,
 }
 
-/// Pauses that double, each cut by up to a half at random, so that a fleet of agents does not come back at one moment.
-struct Backoff {
-    next: Duration,
-}
-
-impl Backoff {
-    fn pause(&mut self, longest: Duration) -> Duration {
-        let pause = self.next.min(longest);
-        self.next = (pause * 2).min(longest);
-        // A fresh RandomState is the standard library's source of randomness.
-        let random = RandomState::new().hash_one(0) % 1024;
-        pause - pause / 2048 * u32::try_from(random).unwrap_or(0)
-    }
-}
-
 /// One watch.
 pub(super) struct Follow {
     api: Api<DynamicObject>,
@@ -149,7 +104,6 @@ impl Follow {
         now: Now,
         sender: mpsc::Sender<ApiEvent>,
     ) -> Self {
-        let (first, _) = limits.backoff;
         Self {
             api,
             selection,
@@ -164,7 +118,7 @@ impl Follow {
             bookmarks: false,
             refusals: 0,
             late_until: None,
-            backoff: Backoff { next: first },
+            backoff: Backoff::new(limits.backoff),
         }
     }
 
@@ -192,7 +146,7 @@ impl Follow {
     }
 
     async fn pause(&mut self) -> Result<(), Closed> {
-        let pause = self.backoff.pause(self.limits.backoff.1);
+        let pause = self.backoff.pause();
         tokio::select! {
             () = sleep(pause) => Ok(()),
             () = self.sender.closed() => Err(Closed),
@@ -340,7 +294,7 @@ impl Follow {
         let end = self.stream(stream, &mut version, started).await?;
         let fruitful = started.elapsed() > self.limits.backoff.1;
         if fruitful {
-            self.backoff.next = self.limits.backoff.0;
+            self.backoff.reset();
         }
         match end {
             End::Ended => {

@@ -1,9 +1,12 @@
 //! The only place that knows kube: watches EndpointSlices, Services, pods and nodes.
 
 pub mod client;
+#[cfg(test)]
+mod fake;
 mod follow;
 mod kinds;
 pub mod nodes;
+mod pace;
 pub mod pods;
 pub mod services;
 pub mod slices;

@@ -11,8 +11,9 @@ use kube::api::{Api, ApiResource, DynamicObject};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::follow::{Follow, Limits, Selection};
+use super::follow::{Follow, Selection};
 use super::kinds::{Kind, Nodes, Pods, Services, Slices};
+use super::pace::Limits;
 use crate::model::Timestamp;
 use crate::model::pod::PodSeen;
 use crate::model::record::{NodeSeen, ServiceSeen, SliceSeen};

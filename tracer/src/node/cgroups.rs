@@ -43,12 +43,15 @@ pub fn mount() -> Result<PathBuf, CgroupError> {
         path: path.to_owned(),
         source,
     })?;
-    mount_in(&mounts).ok_or(CgroupError::NotMounted)
+    // kernfs gives the root of a hierarchy the inode number 1.
+    let is_root = |path: &Path| fs::metadata(path).is_ok_and(|root| root.ino() == 1);
+    mount_in(&mounts, is_root).ok_or(CgroupError::NotMounted)
 }
 
 /// proc_pid_mountinfo(5): `36 35 98:0 /root /mount/point options… - type source options`. Of several mounts the one
-/// that shows most counts: that of the hierarchy's root, in the shortest place.
-fn mount_in(mounts: &str) -> Option<PathBuf> {
+/// that shows the whole hierarchy counts, in the shortest place. The `root` field cannot tell which: in a cgroup
+/// namespace, which containers have, a container's own cgroup is called `/` and the host's root `/../../..`.
+fn mount_in(mounts: &str, is_root: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let mut found: Vec<(bool, PathBuf)> = mounts
         .lines()
         .filter_map(|line| {
@@ -56,9 +59,8 @@ fn mount_in(mounts: &str) -> Option<PathBuf> {
             if file_system.split(' ').next() != Some("cgroup2") {
                 return None;
             }
-            let mut fields = mount.split(' ').skip(3);
-            let root = fields.next()?;
-            Some((root != "/", PathBuf::from(unescape(fields.next()?))))
+            let path = PathBuf::from(unescape(mount.split(' ').nth(4)?));
+            Some((!is_root(&path), path))
         })
         .collect();
     found.sort_by_key(|(partial, path)| (*partial, path.as_os_str().len()));
@@ -194,6 +196,10 @@ impl Cgroups {
     /// The cgroup of an id; walks the hierarchy if it is not known and the last walk is not too recent. `None` if
     /// there is no such cgroup below the root.
     pub fn resolve(&self, id: u64) -> Option<Cgroup> {
+        // The kernel side's "unknown": not worth a walk.
+        if id == 0 {
+            return None;
+        }
         let mut state = self.lock();
         if let Some(known) = state.known.get(&id) {
             return Some(known.cgroup.clone());

@@ -58,18 +58,27 @@ fn the_mount_is_found_in_pure_and_in_hybrid_systems() {
 30 23 0:26 / /sys/fs/cgroup ro,nosuid shared:9 - tmpfs tmpfs ro
 31 30 0:27 / /sys/fs/cgroup/unified rw,nosuid shared:10 - cgroup2 cgroup2 rw,nsdelegate
 32 30 0:28 / /sys/fs/cgroup/memory rw shared:11 - cgroup cgroup rw,memory";
+    let whole = |_: &Path| true;
+    let found = |mounts: &str, is_root: fn(&Path) -> bool| mount_in(mounts, is_root);
     assert_eq!(
-        mount_in(hybrid).unwrap(),
+        mount_in(hybrid, whole).unwrap(),
         Path::new("/sys/fs/cgroup/unified")
     );
-    let pure = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n\
-                90 23 0:26 /kubepods /a rw - cgroup2 cgroup2 rw\n\
-                91 23 0:26 / /run/my\\040cgroups\\134 rw - cgroup2 cgroup2 rw";
-    assert_eq!(mount_in(pure).unwrap(), Path::new("/sys/fs/cgroup"));
-    let odd = pure.lines().last().unwrap();
-    assert_eq!(mount_in(odd).unwrap(), Path::new("/run/my cgroups\\"));
+    // In a container: its own cgroup in the usual place, the host's hierarchy elsewhere.
+    let container = "\
+30 23 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup rw
+90 23 0:26 /../../.. /host/sys/fs/cgroup rw - cgroup2 cgroup2 rw";
+    let host = found(container, |path| path.starts_with("/host"));
+    assert_eq!(host.unwrap(), Path::new("/host/sys/fs/cgroup"));
+    let own = found(container, |_| false);
+    assert_eq!(own.unwrap(), Path::new("/sys/fs/cgroup"));
+    let odd = "91 23 0:26 / /run/my\\040cgroups\\134 rw - cgroup2 cgroup2 rw";
     assert_eq!(
-        mount_in("30 23 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw"),
+        mount_in(odd, whole).unwrap(),
+        Path::new("/run/my cgroups\\")
+    );
+    assert_eq!(
+        mount_in("30 23 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw", whole),
         None
     );
     assert!(
