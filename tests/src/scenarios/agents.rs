@@ -41,6 +41,7 @@ pub(crate) fn slicetrace() -> Result<PathBuf> {
 #[derive(Debug)]
 pub(crate) struct Agents {
     program: PathBuf,
+    token_file: PathBuf,
     agents: Vec<Agent>,
 }
 
@@ -58,6 +59,7 @@ impl Agents {
         let program = slicetrace()?;
         let kubeconfig = scratch.join("kubeconfig");
         std::fs::write(&kubeconfig, kubeconfig_text())?;
+        std::fs::write(token_file(scratch), "only-for-the-lab")?;
         let mut agents = Vec::new();
         for node in &lab.nodes {
             agents.push(Agent::start(
@@ -74,7 +76,11 @@ impl Agents {
                 .wait(&scratch.join(format!("{}.ready", agent.node)))
                 .await?;
         }
-        Ok(Self { program, agents })
+        Ok(Self {
+            program,
+            token_file: token_file(scratch),
+            agents,
+        })
     }
 
     /// Runs `slicetrace record` against all agents.
@@ -84,7 +90,9 @@ impl Agents {
             .arg("record")
             .arg(file)
             .arg("--from")
-            .arg(from.to_string());
+            .arg(from.to_string())
+            .arg("--token-file")
+            .arg(&self.token_file);
         for agent in &self.agents {
             command.arg("--agent").arg(&agent.url);
         }
@@ -156,7 +164,9 @@ impl Agent {
             .arg("--db")
             .arg(scratch.join(format!("{}.db", node.name)))
             .args(["--listen", &format!("{}:{PORT}", node.uplink)])
-            .args(["--allow-remote", "--insecure-no-token", "--ready-file"])
+            .args(["--allow-remote", "--token-file"])
+            .arg(token_file(scratch))
+            .arg("--ready-file")
             .arg(scratch.join(format!("{}.ready", node.name)))
             .arg("--netns")
             .arg(exec::netns_path(node.name))
@@ -197,6 +207,11 @@ impl Agent {
         }
         Ok(())
     }
+}
+
+/// The agents answer on their nodes' addresses, so they want a token.
+fn token_file(scratch: &Path) -> PathBuf {
+    scratch.join("token")
 }
 
 /// The last lines of a log.
