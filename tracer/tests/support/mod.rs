@@ -113,11 +113,16 @@ pub(crate) fn query() -> Vec<u8> {
 
 /// Starts capturing under `cgroup`; `None`, with the reason printed, where this machine cannot.
 pub(crate) fn start(cgroup: &Cgroup) -> Option<Capture> {
+    start_with(cgroup, Sizes::default())
+}
+
+/// The same with logs of another size.
+pub(crate) fn start_with(cgroup: &Cgroup, sizes: Sizes) -> Option<Capture> {
     let options = Options {
         cgroup_root: cgroup.root.clone(),
         netns_scope: false,
         vxlan_ports: vec![8472],
-        sizes: Sizes::default(),
+        sizes,
     };
     let began = Instant::now();
     match Capture::start(&options) {
