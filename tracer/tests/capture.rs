@@ -5,7 +5,6 @@
 mod support;
 
 use std::collections::{BTreeSet, HashSet};
-use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,7 +12,9 @@ use slicetrace::bpf::Capture;
 use slicetrace::model::Timestamp;
 use slicetrace::model::event::{Direction, Event, Point, SocketPacket};
 
-use support::{Cgroup, TXID, clock_offset_ns, cookie, packets, query, read_until, start};
+use support::{
+    Cgroup, TXID, clock_offset_ns, cookie, own_netns, packets, query, read_until, start,
+};
 
 fn at(events: &[Event], point: Point, direction: Direction) -> &SocketPacket {
     let mut found =
@@ -102,10 +103,7 @@ fn answered(
         (question.name.as_str(), question.kind.as_str()),
         ("www.example.", "A")
     );
-    let own_netns = {
-        use std::os::unix::fs::MetadataExt as _;
-        u32::try_from(fs::metadata("/proc/self/ns/net").unwrap().ino()).unwrap()
-    };
+    let own_netns = own_netns();
     assert_eq!(out.packet.netns, own_netns);
 
     let delivered = at(&events, Point::SocketIn, Direction::Query);
