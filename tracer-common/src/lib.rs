@@ -247,7 +247,7 @@ pub struct Offsets {
     pub pad: u32,
 }
 
-/// Drop reasons for which `skb->dev` is no longer a device (`udp_set_dev_scratch`, net/ipv4/udp.c).
+/// Drop reasons for which `skb->dev` may be no device any more (`udp_set_dev_scratch`, net/ipv4/udp.c).
 pub const SCRATCH_REASONS: usize = 4;
 
 /// Read-only configuration: the global `CONFIG` of the object, filled before loading.
@@ -270,8 +270,8 @@ pub struct Config {
     pub scratch_reasons: [u32; SCRATCH_REASONS],
     /// 1: the kernel's `kfree_skb` tracepoint has a reason (5.17).
     pub has_reason: u32,
-    /// Explicit padding.
-    pub pad: u32,
+    /// 1: it has the receiving socket as well (6.11).
+    pub has_rx_sk: u32,
 }
 
 /// Index of a log in [`Position`]s: `cpu * log::COUNT + log`.

@@ -4,7 +4,7 @@ use aya_ebpf::helpers::{bpf_get_socket_cookie, bpf_ktime_get_ns};
 use slicetrace_common::{counter, direction, point};
 
 use crate::hops::{fill, recognise};
-use crate::kernel::{Place, Skb, Sock};
+use crate::kernel::{Skb, Sock};
 use crate::log;
 use crate::maps::{ASKED, config, count};
 use crate::parse::{self, Content, UDP};
@@ -12,7 +12,7 @@ use crate::scope::{in_scope, watched};
 
 /// The kernel freed a packet that it could not use.
 #[inline(always)]
-pub fn dropped(skb: Skb, location: u64, reason: u32) -> Option<()> {
+pub fn dropped(skb: Skb, location: u64, reason: u32, receiver: Option<Sock>) -> Option<()> {
     if skb.protocol() != parse::ETH_P_IP {
         return None;
     }
@@ -22,7 +22,7 @@ pub fn dropped(skb: Skb, location: u64, reason: u32) -> Option<()> {
     };
     let seen = recognise(&bytes, datagram, encapsulated)?;
     let mut place = if is_scratch(reason) {
-        Place::UNKNOWN
+        skb.at_device_if_any()
     } else {
         skb.at_device()
     };
@@ -30,6 +30,11 @@ pub fn dropped(skb: Skb, location: u64, reason: u32) -> Option<()> {
         // Dropped in OUTPUT: a socket, but no device yet. Elsewhere the device is the better witness: a packet keeps its
         // sender's socket on its way through a veth and a bridge of another namespace.
         place.netns = skb.socket_netns();
+    }
+    if place.netns == 0
+        && let Some(receiver) = receiver
+    {
+        place.netns = receiver.netns();
     }
     if !in_scope(place.netns) {
         return None;
@@ -50,7 +55,7 @@ pub fn dropped(skb: Skb, location: u64, reason: u32) -> Option<()> {
     Some(())
 }
 
-/// Whether `skb->dev` was overwritten before the packet was dropped for this reason.
+/// Whether `skb->dev` may have been overwritten before the packet was dropped for this reason.
 #[inline(always)]
 fn is_scratch(reason: u32) -> bool {
     reason == config!(scratch_reasons[0])

@@ -147,6 +147,24 @@ impl Skb {
         }
     }
 
+    /// The same where UDP may have put lengths and flags in the pointer's place (`struct udp_dev_scratch`, net/ipv4/udp.c).
+    /// Their highest byte is a flag, 0 or 1 (0x80 at most on big-endian machines), a kernel address's is 0xff.
+    #[inline(always)]
+    pub fn at_device_if_any(self) -> Place {
+        // A number here, not a typed pointer: the verifier lets nobody look at a pointer's bits.
+        let device: u64 = probe(self.0 as u64, config!(offsets.skb_dev)).unwrap_or(0);
+        if device >> 56 != 0xff {
+            return Place::UNKNOWN;
+        }
+        Place {
+            netns: probe::<u64>(device, config!(offsets.dev_net))
+                .and_then(|net| probe(net, config!(offsets.net_inum)))
+                .unwrap_or(0),
+            ifindex: probe(device, config!(offsets.dev_ifindex)).unwrap_or(0),
+            name: named(device),
+        }
+    }
+
     /// Namespace of the packet's socket; 0 if it has none. Request and time-wait sockets start with `sock_common` too.
     #[inline(always)]
     pub fn socket_netns(self) -> u32 {
@@ -220,6 +238,12 @@ fn conntrack_bits(nfct: u64) -> u8 {
 pub struct Sock(pub *const u8);
 
 impl Sock {
+    /// A socket that a tracepoint may not have.
+    #[inline(always)]
+    pub fn nullable(sk: *const u8) -> Option<Self> {
+        (!sk.is_null()).then_some(Self(sk))
+    }
+
     /// `IPPROTO_UDP` for the sockets we want.
     #[inline(always)]
     pub fn protocol(self) -> u16 {

@@ -116,7 +116,12 @@ fn kfree_skb(context: BtfTracePointContext) -> i32 {
     } else {
         0
     };
-    drops::dropped(Skb(context.arg(0)), context.arg(1), reason);
+    let receiver = if config!(has_rx_sk) == 1 {
+        Sock::nullable(context.arg(3))
+    } else {
+        None
+    };
+    drops::dropped(Skb(context.arg(0)), context.arg(1), reason, receiver);
     0
 }
 

@@ -76,7 +76,7 @@ pub static CONFIG: Config = Config {
     vxlan_ports: [0; 4],
     scratch_reasons: [0; slicetrace_common::SCRATCH_REASONS],
     has_reason: 0,
-    pad: 0,
+    has_rx_sk: 0,
 };
 
 /// Reads a member of [`CONFIG`].

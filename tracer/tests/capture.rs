@@ -5,15 +5,17 @@
 mod support;
 
 use std::collections::{BTreeSet, HashSet};
-use std::fs;
 use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use slicetrace::bpf::Capture;
 use slicetrace::model::Timestamp;
 use slicetrace::model::event::{Direction, Event, Point, SocketPacket};
 
-use support::{Cgroup, TXID, clock_offset_ns, cookie, packets, query, read_until, start};
+use support::{
+    Cgroup, TXID, clock_offset_ns, cookie, own_netns, packets, query, read_until, start,
+};
 
 fn at(events: &[Event], point: Point, direction: Direction) -> &SocketPacket {
     let mut found =
@@ -51,6 +53,7 @@ fn a_query_its_answer_and_a_refusal_are_recorded_whole() {
 
     answered(&mut capture, &cgroup, &server, backend, before);
     unconnected(&mut capture, &server, backend);
+    with_options(&mut capture, &server, backend, before);
     refused(&mut capture, closed);
     forgotten(&mut capture, &server, backend);
 
@@ -102,10 +105,7 @@ fn answered(
         (question.name.as_str(), question.kind.as_str()),
         ("www.example.", "A")
     );
-    let own_netns = {
-        use std::os::unix::fs::MetadataExt as _;
-        u32::try_from(fs::metadata("/proc/self/ns/net").unwrap().ino()).unwrap()
-    };
+    let own_netns = own_netns();
     assert_eq!(out.packet.netns, own_netns);
 
     let delivered = at(&events, Point::SocketIn, Direction::Query);
@@ -170,6 +170,39 @@ fn unconnected(capture: &mut Capture, server: &UdpSocket, backend: SocketAddr) {
         (sent[2].packet.txid, &sent[2].question),
         (Some(TXID), &None)
     );
+}
+
+/// IP options move the ports.
+fn with_options(capture: &mut Capture, server: &UdpSocket, backend: SocketAddr, before: Timestamp) {
+    let mut ignored = Vec::new();
+    capture.read(0, &mut ignored);
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    // Eight times "no operation" (RFC 791).
+    let options = [1_u8; 8];
+    // SAFETY: the kernel reads `options` and no further.
+    let result = unsafe {
+        libc::setsockopt(
+            client.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_OPTIONS,
+            options.as_ptr().cast(),
+            8,
+        )
+    };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    client.send_to(&query(), backend).unwrap();
+    server.recv_from(&mut [0; 512]).unwrap();
+    let mut events = Vec::new();
+    read_until(capture, &mut events, |events| packets(events).count() == 2);
+    for socket in packets(&events) {
+        assert_eq!(socket.packet.destination, backend);
+        assert_eq!(socket.packet.txid, Some(TXID));
+        assert_eq!(socket.question.as_ref().unwrap().name, "www.example.");
+    }
+    let source = client.local_addr().unwrap();
+    let wanted = HashSet::from([(source, TXID)]);
+    let (hops, _) = capture.trails(&wanted, before, clock_offset_ns());
+    assert_eq!(hops.len(), 2);
 }
 
 fn refused(capture: &mut Capture, closed: SocketAddr) {

@@ -86,6 +86,8 @@ pub(super) fn object(
         )));
     }
     vxlan_ports[..options.vxlan_ports.len()].copy_from_slice(&options.vxlan_ports);
+    // skb, location; then the reason; then the socket that was to receive it.
+    let drop_parameters = types.tracepoint_parameters("kfree_skb").unwrap_or(0);
     let config = Global(Config {
         offsets: offsets::resolve(types)?,
         socket_slots: sizes.sockets,
@@ -94,8 +96,8 @@ pub(super) fn object(
         netns_scope: u32::from(options.netns_scope),
         vxlan_ports,
         scratch_reasons: offsets::scratch_reasons(types),
-        has_reason: u32::from(types.tracepoint_parameters("kfree_skb").unwrap_or(0) >= 3),
-        pad: 0,
+        has_reason: u32::from(drop_parameters >= 3),
+        has_rx_sk: u32::from(drop_parameters >= 4),
     });
     let entries = |slots: u32, log: &str| {
         u32::try_from(cpus)

@@ -84,6 +84,12 @@ pub(crate) fn clock_offset_ns() -> i64 {
     i64::try_from(wall.as_nanos()).unwrap() - (mono.tv_sec() * 1_000_000_000 + mono.tv_nsec())
 }
 
+/// Inode of this process's network namespace.
+pub(crate) fn own_netns() -> u32 {
+    use std::os::unix::fs::MetadataExt as _;
+    u32::try_from(fs::metadata("/proc/self/ns/net").unwrap().ino()).unwrap()
+}
+
 /// Cookie of a socket.
 pub(crate) fn cookie(socket: &UdpSocket) -> u64 {
     let mut value = 0_u64;
@@ -113,11 +119,16 @@ pub(crate) fn query() -> Vec<u8> {
 
 /// Starts capturing under `cgroup`; `None`, with the reason printed, where this machine cannot.
 pub(crate) fn start(cgroup: &Cgroup) -> Option<Capture> {
+    start_with(cgroup, Sizes::default())
+}
+
+/// The same with logs of another size.
+pub(crate) fn start_with(cgroup: &Cgroup, sizes: Sizes) -> Option<Capture> {
     let options = Options {
         cgroup_root: cgroup.root.clone(),
         netns_scope: false,
         vxlan_ports: vec![8472],
-        sizes: Sizes::default(),
+        sizes,
     };
     let began = Instant::now();
     match Capture::start(&options) {
