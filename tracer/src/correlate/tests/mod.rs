@@ -1,0 +1,6 @@
+//! Tests over whole timelines, built by hand.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+mod golden;
+mod properties;
+mod scene;
