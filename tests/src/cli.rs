@@ -1,5 +1,6 @@
 //! The command line of `lab`.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -126,7 +127,8 @@ pub fn main() -> ExitCode {
     match dispatch(Cli::parse().command) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("lab: {error:#}");
+            // Whoever read our messages may have gone.
+            let _ = writeln!(std::io::stderr(), "lab: {error:#}");
             ExitCode::FAILURE
         }
     }

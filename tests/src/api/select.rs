@@ -107,6 +107,7 @@ fn requirements(text: &str) -> Result<Vec<Requirement>, String> {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test's panic names the line")]
 mod tests {
     use serde_json::json;
 

@@ -147,6 +147,7 @@ fn answer(query: &Message, mood: Mood) -> Message {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test's panic names the line")]
 mod tests {
     use hickory_proto::op::{OpCode, Query};
     use hickory_proto::rr::Name;

@@ -10,7 +10,7 @@
 //!
 //! `--keep` puts this whole process into the background: see [`keep`].
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -190,7 +190,8 @@ fn wait(child: &mut Child, signals: &SignalFd) -> Result<u8> {
                 (Some(_), _) => 130,
                 (None, Some(code)) => u8::try_from(code).unwrap_or(1),
                 (None, None) => {
-                    eprintln!("lab: ended by signal {}", status.signal().unwrap_or(0));
+                    let signal = status.signal().unwrap_or(0);
+                    let _ = writeln!(std::io::stderr(), "lab: ended by signal {signal}");
                     1
                 }
             });
@@ -205,7 +206,8 @@ fn wait(child: &mut Child, signals: &SignalFd) -> Result<u8> {
             deadline.get_or_insert_with(|| Instant::now() + DRAIN);
             let pid = Pid::from_raw(child.id().cast_signed());
             if first {
-                eprintln!("lab: stopping");
+                // Whoever read our messages may have gone.
+                let _ = writeln!(std::io::stderr(), "lab: stopping");
             }
             let _ = kill(
                 pid,
@@ -229,6 +231,7 @@ fn wait(child: &mut Child, signals: &SignalFd) -> Result<u8> {
 /// Runs the lab in a process of the background, which stays; returns when its experiments are over.
 ///
 /// Until then the lab ends with this process, by the socket that is its standard input; afterwards `lab down` ends it.
+/// What it prints goes through us, so that nobody who reads our output waits for the end of the lab.
 pub(crate) fn keep(arguments: &[String]) -> Result<ExitCode> {
     let signals = watched_signals()?;
     let (ours, theirs) = UnixStream::pair().context("cannot make a socket pair")?;
@@ -237,7 +240,9 @@ pub(crate) fn keep(arguments: &[String]) -> Result<ExitCode> {
         .arg("keeper")
         .arg("--")
         .args(arguments)
-        .stdin(OwnedFd::from(theirs));
+        .stdin(OwnedFd::from(theirs))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     // SAFETY: only setsid and the signal mask are called between fork and exec.
     unsafe {
         command.pre_exec(|| {
@@ -246,23 +251,36 @@ pub(crate) fn keep(arguments: &[String]) -> Result<ExitCode> {
             Ok(())
         });
     }
-    let child = command.spawn().context("cannot start the keeper")?;
+    let mut child = command.spawn().context("cannot start the keeper")?;
     // The command holds the other end; without it the end of the lab shows as end of file.
     drop(command);
+    let mut output = child.stdout.take().context("no standard output")?;
+    let mut messages = child.stderr.take().context("no standard error")?;
     let pid = Pid::from_raw(child.id().cast_signed());
     loop {
         let mut descriptors = [
             PollFd::new(signals.as_fd(), PollFlags::POLLIN),
             PollFd::new(ours.as_fd(), PollFlags::POLLIN),
+            PollFd::new(output.as_fd(), PollFlags::POLLIN),
+            PollFd::new(messages.as_fd(), PollFlags::POLLIN),
         ];
         let _ = poll(&mut descriptors, PollTimeout::NONE);
-        let readable = descriptors[1].any().unwrap_or(false);
+        let [_, over, printed, said] =
+            descriptors.map(|descriptor| descriptor.any().unwrap_or(false));
         while let Ok(Some(signal)) = signals.read_signal() {
             if signal.ssi_signo != Signal::SIGCHLD as u32 {
                 let _ = kill(pid, Signal::SIGTERM);
             }
         }
-        if readable {
+        let mut passed = 0;
+        if printed {
+            passed += pass_on(&mut output, std::io::stdout())?;
+        }
+        if said {
+            passed += pass_on(&mut messages, std::io::stderr())?;
+        }
+        // Only once nothing is left to pass on: it was printed before the lab said that it is over.
+        if over && passed == 0 {
             let mut status = [0];
             return Ok(match (&ours).read(&mut status)? {
                 0 => ExitCode::from(1),
@@ -270,6 +288,15 @@ pub(crate) fn keep(arguments: &[String]) -> Result<ExitCode> {
             });
         }
     }
+}
+
+/// Copies what can be read without waiting; returns how much that was.
+fn pass_on(from: &mut impl std::io::Read, mut to: impl std::io::Write) -> Result<usize> {
+    let mut buffer = [0; 65536];
+    let length = from.read(&mut buffer)?;
+    to.write_all(&buffer[..length])?;
+    to.flush()?;
+    Ok(length)
 }
 
 /// Whether this process is the outer one of a lab that was kept.
