@@ -259,6 +259,11 @@ fn backend_terminating(case: &Case<'_>) -> Option<Conclusion> {
     if !(state.conditions.terminating && state.conditions.serving) {
         return None;
     }
+    let seen = case.signs.backend_absent() || case.signs.flooded || case.attempt.delivery.is_some();
+    if !seen && case.backend_node().is_some_and(|node| case.recorded(node)) {
+        // It still serves, and its node was recorded: the packet was lost on the way.
+        return None;
+    }
     let mut conclusion = Conclusion::new(Code::TerminatingBackend, by_state(case));
     conclusion.transition = case.history().last_transition(case.step?, key.address);
     conclusion.change = case.withdrawal();
