@@ -1,3 +1,7 @@
 //! The program `slicetrace`.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    slicetrace::cli::main(std::env::args_os())
+}

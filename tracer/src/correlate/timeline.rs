@@ -427,6 +427,7 @@ fn header(
                 clock_error_ns: same.then_some(0),
                 last_record_at: last.map(|it| it.last_record_at),
                 hooks,
+                missing_hooks: last.map(|it| it.missing_hooks.clone()).unwrap_or_default(),
                 lost_records: lost,
             },
         );
@@ -443,6 +444,7 @@ fn header(
             clock_error_ns: None,
             last_record_at: None,
             hooks: BTreeMap::new(),
+            missing_hooks: BTreeMap::new(),
             lost_records: Lost::default(),
         });
         header.reason = Some(reason.clone());

@@ -228,7 +228,16 @@ pub struct Traffic {
     /// Last answer.
     pub last_answer: Timestamp,
     /// Latency histogram: upper bound of the bucket in microseconds (powers of two) → attempts.
+    #[serde(deserialize_with = "buckets")]
     pub latency_us: BTreeMap<u64, u64>,
+}
+
+/// JSON object keys are strings, and serde does not turn them back into numbers behind `flatten` and `tag`.
+fn buckets<'de, D: serde::Deserializer<'de>>(from: D) -> Result<BTreeMap<u64, u64>, D::Error> {
+    BTreeMap::<String, u64>::deserialize(from)?
+        .into_iter()
+        .map(|(bound, count)| Ok((bound.parse().map_err(serde::de::Error::custom)?, count)))
+        .collect()
 }
 
 pub use super::flight::PodName;

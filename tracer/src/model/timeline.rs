@@ -89,6 +89,9 @@ pub struct NodeHeader {
     pub last_record_at: Option<Timestamp>,
     /// How often each hook saw a packet of the Service.
     pub hooks: BTreeMap<String, u64>,
+    /// Hooks that could not be attached, with the reason.
+    #[serde(default)]
+    pub missing_hooks: BTreeMap<String, String>,
     /// Records lost, by kind.
     pub lost_records: Lost,
 }
