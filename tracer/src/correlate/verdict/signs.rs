@@ -33,6 +33,9 @@ enum Sign {
     Closed,
     Gone,
     Flooded,
+    /// No device leads to the link-layer address: on the backend's own node its veth is gone, while the neighbour entry
+    /// is still fresh and no other port is there to flood to.
+    NoPort,
     Netfilter,
     Unnamed,
     Rival,
@@ -45,18 +48,23 @@ fn sign(reason: Option<&str>) -> Sign {
         Some("NO_SOCKET" | "QUEUE_PURGE") => Sign::Closed,
         Some("NEIGH_FAILED" | "NEIGH_QUEUEFULL" | "NEIGH_DEAD") => Sign::Gone,
         Some("OTHERHOST") => Sign::Flooded,
+        Some("NO_TX_TARGET") => Sign::NoPort,
         Some("NETFILTER_DROP") => Sign::Netfilter,
         Some(_) => Sign::Rival,
     }
 }
 
 impl<'a> Signs<'a> {
-    pub(super) fn new(attempt: &'a Attempt, frontend: impl Fn(SocketAddr) -> bool) -> Self {
+    pub(super) fn new(
+        attempt: &'a Attempt,
+        backend_node: Option<&str>,
+        frontend: impl Fn(SocketAddr) -> bool,
+    ) -> Self {
         let mut signs = Self::default();
         for found in &attempt.drops {
             let (node, drop) = found;
             match drop.direction {
-                Direction::Query => signs.query_drop(attempt, found, &frontend),
+                Direction::Query => signs.query_drop(attempt, backend_node, found, &frontend),
                 Direction::Reply => match sign(drop.reason.as_deref()) {
                     Sign::Nothing | Sign::Flooded => {}
                     // The client had closed its socket, or asked from another: the answer came too late.
@@ -87,6 +95,7 @@ impl<'a> Signs<'a> {
     fn query_drop(
         &mut self,
         attempt: &Attempt,
+        backend_node: Option<&str>,
         found: &'a (String, Drop),
         frontend: &impl Fn(SocketAddr) -> bool,
     ) {
@@ -101,11 +110,15 @@ impl<'a> Signs<'a> {
             Sign::Closed => self.closed = true,
             Sign::Gone => self.gone = true,
             Sign::Flooded => self.flooded = true,
+            // Elsewhere it is a forwarding table that is wrong.
+            Sign::NoPort if backend_node == Some(node.as_str()) => {
+                self.gone = true;
+            }
             Sign::Netfilter if *node == attempt.node && frontend(drop.destination) => {
                 self.rejected = true;
             }
             Sign::Unnamed => self.unnamed = self.unnamed.or(Some(found)),
-            Sign::Netfilter | Sign::Rival => self.rival = self.rival.or(Some(found)),
+            Sign::Netfilter | Sign::NoPort | Sign::Rival => self.rival = self.rival.or(Some(found)),
         }
     }
 
