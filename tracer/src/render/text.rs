@@ -36,6 +36,8 @@ pub struct Style {
     pub clock: Clock,
     /// Each failure by itself, however alike.
     pub all: bool,
+    /// What is left out on purpose, in a sentence.
+    pub remark: Option<String>,
     /// The time now, on a live timeline; `None` for a recording.
     pub now: Option<Timestamp>,
 }
@@ -53,7 +55,7 @@ pub fn write(out: &mut dyn Write, shown: Shown<'_>, style: &Style) -> io::Result
         ..style.clone()
     };
     header::write(out, shown, style)?;
-    if super::missing::nothing_recorded(shown.header) && shown.lines.is_empty() {
+    if super::missing::nothing_recorded(shown.header, shown.summaries) && shown.lines.is_empty() {
         return out.flush();
     }
     let index = Index::new(shown, style);

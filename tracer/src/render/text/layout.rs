@@ -460,6 +460,7 @@ mod tests {
             ascii,
             clock: Clock::Utc,
             all: false,
+            remark: None,
             now: None,
         }
     }
