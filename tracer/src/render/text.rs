@@ -3,6 +3,8 @@
 //! Everything shown is built of [`layout::Flow`]s, which are cleaned of anything a terminal could obey, wrapped and
 //! coloured in one place: [`layout`].
 
+mod clean;
+mod entry;
 mod header;
 mod incident;
 mod index;
@@ -18,8 +20,9 @@ use std::io::{self, Write};
 use super::Shown;
 use crate::model::Timestamp;
 use crate::model::timeline::{Gap, GapKind, Line, Summary};
+use entry::Entry;
 use index::Index;
-use layout::{Entry, Flow, Tone};
+use layout::{Flow, Tone};
 
 pub use words::Clock;
 
@@ -88,7 +91,7 @@ pub fn write(out: &mut dyn Write, shown: Shown<'_>, style: &Style) -> io::Result
 
 /// Text from outside made harmless for a terminal.
 pub fn harmless(text: &str) -> String {
-    layout::escape(text)
+    clean::escape(text)
 }
 
 fn entries(shown: Shown<'_>, index: &Index<'_>, style: &Style) -> Vec<(Timestamp, Entry)> {

@@ -1,7 +1,8 @@
 //! A failed or recovered query: what was asked, each attempt, and why it failed.
 
+use super::entry::Entry;
 use super::index::Index;
-use super::layout::{Entry, Flow, Tone};
+use super::layout::{Flow, Tone};
 use super::{Style, trail, words};
 use crate::model::timeline::{
     ApiFact, Attempt, AttemptResult, Conditions, Confidence, Flow as Newness, Outcome, ProcessFact,
