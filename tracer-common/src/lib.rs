@@ -54,6 +54,9 @@ pub mod direction {
 
 /// Bits of [`Packet::conntrack`], read from `skb->_nfct` (include/linux/skbuff.h) and `nf_conn->status`
 /// (include/uapi/linux/netfilter/nf_conntrack_common.h). All zero: no conntrack entry was attached.
+///
+/// At [`point::SOCKET_OUT`] POSTROUTING has confirmed the entry already, if the socket's namespace tracks connections; at
+/// [`point::SOCKET_IN`] UDP has let go of it (`nf_reset_ct`), so that it is always zero.
 pub mod conntrack {
     /// An entry was attached; the other bits mean something.
     pub const PRESENT: u8 = 0x80;
@@ -69,11 +72,26 @@ pub mod conntrack {
     pub const SEEN_REPLY: u8 = 0x40;
 }
 
+/// Values of [`Packet::seq`] other than position + 1.
+///
+/// A writer reserves position `n` by an atomic add on [`Position::next`], takes the slot by exchanging `seq` for
+/// [`BUSY`], writes the payload, and publishes it by exchanging `seq` for `n + 1`. A writer that finds `BUSY` has
+/// interrupted another one a whole lap behind: it gives up and counts [`counter::LOST_RESERVE`]. A reader copies the
+/// payload between two reads of `seq` and keeps the copy only if both were `n + 1`.
+///
+/// [`BUSY`]: seq::BUSY
+pub mod seq {
+    /// Never written: maps start out zeroed.
+    pub const EMPTY: u64 = 0;
+    /// A writer is in the slot.
+    pub const BUSY: u64 = u64::MAX;
+}
+
 /// One packet (or socket event) at one point: a slot of the logs `HOPS` and `DROPS`, and the head of [`Socket`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// 0 while the slot is being written, else position + 1 in this CPU's log.
+    /// [`seq`]: position + 1 in this CPU's log, once the slot is complete.
     pub seq: u64,
     /// CLOCK_MONOTONIC, nanoseconds.
     pub time: u64,
@@ -111,7 +129,8 @@ pub struct Packet {
     pub icmp_code: u8,
     /// 1 if the datagram had too few bytes for a DNS header, so that txid and flags mean nothing.
     pub short: u8,
-    /// DROP: `[location, reason]`; ICMP_ERROR: the reporter's [`Address`]; SOCKET_ERROR, SEND_REFUSED: `[errno, 0]`.
+    /// DROP: `[location, reason]`; ICMP_ERROR: the reporter's [`Address`] in memory order; SOCKET_ERROR, SEND_REFUSED:
+    /// `[errno, socket cookie]`.
     pub detail: [u64; 2],
 }
 
@@ -150,10 +169,10 @@ pub struct Asked {
     pub address: Address,
     /// Thread group id, in the initial PID namespace.
     pub pid: u32,
-    /// Port, host order.
+    /// Port, host order; 0: the call was not seen, only the packet.
     pub port: u16,
-    /// Explicit padding.
-    pub pad: u16,
+    /// 1: seen by the program on the cgroup root only, because the process sits in no child of it.
+    pub by_root: u16,
     /// Process name, NUL-padded.
     pub comm: [u8; 16],
 }
@@ -218,13 +237,17 @@ pub struct Offsets {
     pub sk_err: u32,
     /// `sock.sk_protocol`
     pub sk_protocol: u32,
+    /// `task_struct.tgid`
+    pub task_tgid: u32,
+    /// `task_struct.comm`
+    pub task_comm: u32,
     /// `nf_conn.status`; `u32::MAX` where conntrack is a module whose BTF was not there
     pub nf_conn_status: u32,
     /// Explicit padding.
     pub pad: u32,
 }
 
-/// Drop reasons for which `skb->dev` is no longer a device (`udp_set_dev_scratch`, net/ipv4/udp.c).
+/// Drop reasons for which `skb->dev` may be no device any more (`udp_set_dev_scratch`, net/ipv4/udp.c).
 pub const SCRATCH_REASONS: usize = 4;
 
 /// Read-only configuration: the global `CONFIG` of the object, filled before loading.
@@ -247,8 +270,8 @@ pub struct Config {
     pub scratch_reasons: [u32; SCRATCH_REASONS],
     /// 1: the kernel's `kfree_skb` tracepoint has a reason (5.17).
     pub has_reason: u32,
-    /// Explicit padding.
-    pub pad: u32,
+    /// 1: it has the receiving socket as well (6.11).
+    pub has_rx_sk: u32,
 }
 
 /// Index of a log in [`Position`]s: `cpu * log::COUNT + log`.
@@ -308,7 +331,7 @@ const _: () = {
     assert!(size_of::<Socket>() == 424);
     assert!(size_of::<Asked>() == 40);
     assert!(size_of::<Watched>() == 24);
-    assert!(size_of::<Offsets>() == 96);
-    assert!(size_of::<Config>() == 144);
+    assert!(size_of::<Offsets>() == 104);
+    assert!(size_of::<Config>() == 152);
     assert!(size_of::<Position>() == 64);
 };

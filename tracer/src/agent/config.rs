@@ -2,8 +2,10 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
+
+use crate::api::server::Access;
+use crate::k8s::ApiOptions;
 
 /// Everything an agent needs to know. Made by the command line; the agent trusts it.
 #[derive(Clone, Debug)]
@@ -14,12 +16,8 @@ pub struct Config {
     pub services: Vec<String>,
     /// Further addresses that count as this DNS Service.
     pub extra_frontends: Vec<SocketAddr>,
-    /// Kubeconfig; `None`: in-cluster, then `$KUBECONFIG`, then `~/.kube/config`.
-    pub kubeconfig: Option<PathBuf>,
-    /// Context in it.
-    pub context: Option<String>,
-    /// API server to use instead of the kubeconfig's.
-    pub server: Option<String>,
+    /// How to reach the API.
+    pub api: ApiOptions,
     /// The node's store.
     pub db: PathBuf,
     /// Oldest record to keep.
@@ -28,14 +26,8 @@ pub struct Config {
     pub keep_bytes: u64,
     /// Where the API answers.
     pub listen: SocketAddr,
-    /// [`Config::listen`] may be an address other than loopback.
-    pub allow_remote: bool,
-    /// Bearer token of the API; `None` only together with `insecure_no_token`.
-    pub token: Option<Arc<str>>,
-    /// The API answers anybody on loopback.
-    pub insecure_no_token: bool,
-    /// Where Prometheus metrics are served; `None`: nowhere.
-    pub metrics_listen: Option<SocketAddr>,
+    /// Who may ask it.
+    pub access: Access,
     /// Written once every program is attached and the first list is in.
     pub ready_file: Option<PathBuf>,
     /// Only packets in these network namespaces (globs of named files); empty: all.

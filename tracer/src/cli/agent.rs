@@ -2,14 +2,15 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 
-use super::{Ending, Failure, values};
+use super::{Ending, Failure, block_on, values};
 use crate::agent::Config;
 use crate::agent::config::RecordWhat;
+use crate::api::server::Access;
+use crate::k8s::ApiOptions;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -56,9 +57,6 @@ pub(super) struct Arguments {
     /// Let every process of this machine ask the API (for a lab; loopback only)
     #[arg(long)]
     insecure_no_token: bool,
-    /// Serve Prometheus metrics here [default: nowhere]
-    #[arg(long, value_name = "ADDR")]
-    metrics_listen: Option<SocketAddr>,
     /// Written once every program is attached and the first list of the API is in
     #[arg(long, value_name = "FILE")]
     ready_file: Option<PathBuf>,
@@ -109,17 +107,16 @@ impl Arguments {
             node: self.node,
             services: self.services,
             extra_frontends: self.frontends,
-            kubeconfig: self.kubeconfig,
-            context: self.context,
-            server: self.server,
+            api: ApiOptions {
+                kubeconfig: self.kubeconfig,
+                context: self.context,
+                server: self.server,
+            },
             db: self.db,
             keep_for: self.keep_for,
             keep_bytes: self.keep_bytes,
             listen: self.listen,
-            allow_remote: self.allow_remote,
-            token: token.map(Arc::from),
-            insecure_no_token: self.insecure_no_token,
-            metrics_listen: self.metrics_listen,
+            access: token.map_or(Access::Anybody, |token| Access::Token(token.into())),
             ready_file: self.ready_file,
             netns: self.netns,
             cgroup: self.cgroup,
@@ -164,7 +161,7 @@ fn check_cgroup(path: &Path) -> Result<(), Failure> {
 
 pub(super) fn run(arguments: Arguments) -> Result<Ending, Failure> {
     let config = arguments.resolve()?;
-    crate::agent::run(config)
+    block_on(crate::agent::run(config))?
         .map(|()| Ending::Done)
         .map_err(|error| Failure::Failed(error.to_string()))
 }

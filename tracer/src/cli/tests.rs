@@ -1,6 +1,5 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
-use std::sync::Arc;
 
 use super::values::*;
 use super::*;
@@ -52,7 +51,8 @@ fn an_agent_is_not_left_open_by_mistake() {
     std::fs::write(&token, " \n").unwrap();
     assert!(wrong(&flags).contains("is empty"));
     std::fs::write(&token, "geheim\n").unwrap();
-    assert_eq!(agent(&flags).unwrap().token, Some(Arc::from("geheim")));
+    let access = agent(&flags).unwrap().access;
+    assert!(matches!(access, crate::api::server::Access::Token(token) if &*token == "geheim"));
 }
 
 #[test]

@@ -1,82 +1,467 @@
-//! PLACEHOLDER with the agreed signature, so that the commands compile; replaced when the branches meet.
+//! From the records of all nodes to a timeline with verdicts.
+//!
+//! The result depends on the set of records alone: order and repetition change nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 
 use crate::model::Timestamp;
-use crate::model::record::{NodeRecord, Record};
-use crate::model::timeline::{Header, Line, Lost, NodeHeader, SCHEMA, Summary};
+use crate::model::flight::Flight;
+use crate::model::record::{
+    GapSeen, NodeInfo, NodeRecord, Record, ServiceSeen, SliceSeen, Traffic,
+};
+use crate::model::timeline::{
+    Flow, Gap, GapKind, Header, Line, Lost, NodeHeader, Query, SCHEMA, ServiceHeader, Summary,
+};
 
-/// What to show.
+use super::answers::Answers;
+use super::chains::{Chain, chain};
+use super::gaps::Gaps;
+use super::join::{Attempt, join};
+use super::path;
+use super::rules::{NewFlow, NodeRules, Programs};
+use super::show::{flow_in_chain, query};
+use super::slices::History;
+use super::summary::summary;
+use super::verdict::{NodeFacts, Service, World};
+
+/// What a timeline covers.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// From.
+    /// Beginning. Earlier records are context.
     pub from: Timestamp,
-    /// To.
+    /// End.
     pub to: Timestamp,
-    /// Nodes (or agents) without records, with the reason.
+    /// Nodes whose records are missing, with the reason.
     pub missing: Vec<(String, String)>,
-    /// Version of this program.
+    /// Version of the program, for the header.
     pub tool_version: String,
-    /// Only these Services; empty: all.
+    /// Only these Services (`namespace/name`); empty: all.
     pub services: Vec<String>,
 }
 
 /// A timeline.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Timeline {
-    /// Header.
+    /// What it covers.
     pub header: Header,
-    /// Lines by time.
+    /// Transitions, programming, queries and gaps, by time.
     pub lines: Vec<Line>,
-    /// Totals.
+    /// One for each Service.
     pub summaries: Vec<Summary>,
 }
 
-/// Only the nodes.
+/// The records, sorted by kind.
+#[derive(Debug, Default)]
+struct Sorted {
+    infos: BTreeMap<String, Vec<NodeInfo>>,
+    services: Vec<(String, ServiceSeen)>,
+    slices: Vec<(String, SliceSeen)>,
+    rules: BTreeMap<String, NodeRules>,
+    flights: Vec<(String, Flight)>,
+    traffic: Vec<(String, Traffic)>,
+    gaps: Vec<(String, GapSeen)>,
+    nodes: BTreeSet<String>,
+    last: BTreeMap<String, Timestamp>,
+}
+
+/// Computes the timeline of what `records` say about the time of `options`.
 pub fn timeline(records: Vec<NodeRecord>, options: &Options) -> Timeline {
-    let nodes = records
+    let sorted = sort(records);
+    let mut gaps = Gaps::default();
+    for (node, gap) in &sorted.gaps {
+        gaps.add(node, gap.clone());
+    }
+    let frontends = frontends(&sorted.services);
+    let is_frontend = |it: SocketAddr| frontends.values().any(|all| all.contains(&it));
+    let mut answers = Answers::default();
+    for (_, flight) in &sorted.flights {
+        answers.flight(flight, |it| {
+            frontends.values().flatten().any(|all| all.ip() == it)
+        });
+    }
+    for (_, row) in &sorted.traffic {
+        answers.traffic(row);
+    }
+    answers.sort();
+    let histories = histories(&sorted, &frontends, &gaps, &answers);
+    let boots = boots(&sorted.infos);
+    let same_clock =
+        |a: &str, b: &str| a == b || boots.get(a).is_some_and(|it| boots.get(b) == Some(it));
+    let joined = join(sorted.flights, same_clock, is_frontend);
+    let services = services(histories, &frontends, &joined.attempts, &sorted.rules);
+    let nodes: BTreeMap<String, NodeFacts> = (sorted.last.iter())
+        .map(|(node, last)| (node.clone(), NodeFacts { until: *last }))
+        .collect();
+    let watchers: Vec<String> = (sorted.slices.iter().map(|(node, _)| node.clone()))
+        .collect::<BTreeSet<_>>()
         .into_iter()
-        .filter_map(|record| match record.record {
-            Record::Node(info) => Some(NodeHeader {
-                name: record.node,
+        .collect();
+    let world = World {
+        gaps: &gaps,
+        answers: &answers,
+        nodes: &nodes,
+        watchers: &watchers,
+        end: sorted.last.values().max().copied().unwrap_or(options.to),
+    };
+    let nobody = Service::default();
+    let mut queries: Vec<Query> = Vec::new();
+    for chain in chain(joined.attempts) {
+        let service = service_of(&services, &chain).unwrap_or(&nobody);
+        queries.extend(query(&world, service, &chain));
+    }
+    queries.sort_by(|a, b| key(a).cmp(&key(b)));
+    for (index, query) in queries.iter_mut().enumerate() {
+        query.id = format!("q{}", index + 1);
+    }
+    let wanted =
+        |name: &str| options.services.is_empty() || options.services.iter().any(|it| it == name);
+    let inside = |at: Timestamp| at >= options.from && at <= options.to;
+    queries.retain(|it| inside(it.at) && wanted(&it.service));
+    let lost: u64 = sorted
+        .infos
+        .values()
+        .flatten()
+        .map(|it| it.lost.total())
+        .sum();
+    let mut summaries = Vec::new();
+    let mut lines = Vec::new();
+    let shown: Vec<&Service> = services.values().filter(|it| wanted(&it.name)).collect();
+    for service in &shown {
+        let own: Vec<&Query> = queries
+            .iter()
+            .filter(|it| it.service == service.name)
+            .collect();
+        let rows: Vec<&Traffic> = (sorted.traffic.iter())
+            .map(|(_, row)| row)
+            .filter(|row| {
+                row.service
+                    .as_deref()
+                    .map_or(services.len() == 1, |it| it == service.name)
+                    && row.second >= options.from.second()
+                    && row.second <= options.to
+            })
+            .collect();
+        let mut total = summary(service, &own, &rows, (options.from, options.to));
+        total.lost_records = lost;
+        total.missing_nodes = options
+            .missing
+            .iter()
+            .map(|(node, _)| node.clone())
+            .collect();
+        total.missing_nodes.sort();
+        total.missing_nodes.dedup();
+        summaries.push(total);
+        let history = &service.history;
+        lines.extend(
+            history
+                .transitions
+                .iter()
+                .filter(|it| inside(it.at))
+                .cloned()
+                .map(Line::Transition),
+        );
+        let shown = |it: &crate::model::timeline::Programming| {
+            let mut all = history.transitions.iter();
+            all.any(|transition| transition.id == it.transition && inside(transition.at))
+        };
+        let programming = service.programs.lines(history);
+        lines.extend(programming.into_iter().filter(shown).map(Line::Programming));
+    }
+    lines.extend(queries.into_iter().map(|it| Line::Query(Box::new(it))));
+    lines.extend(gap_lines(&gaps, options).into_iter().map(Line::Gap));
+    lines.sort_by_key(|line| (at(line), rank(line)));
+    Timeline {
+        header: header(&sorted.infos, &sorted.nodes, &boots, &shown, options),
+        lines,
+        summaries,
+    }
+}
+
+/// When a line happened.
+fn at(line: &Line) -> Timestamp {
+    match line {
+        Line::Header(it) => it.from,
+        Line::Transition(it) => it.at,
+        Line::Programming(it) => it.at,
+        Line::Query(it) => it.at,
+        Line::Gap(it) => it.from,
+        Line::Summary(_) => Timestamp(i64::MAX),
+    }
+}
+
+/// Lines of one moment, causes first.
+const fn rank(line: &Line) -> u8 {
+    match line {
+        Line::Header(_) => 0,
+        Line::Gap(_) => 1,
+        Line::Transition(_) => 2,
+        Line::Programming(_) => 3,
+        Line::Query(_) => 4,
+        Line::Summary(_) => 5,
+    }
+}
+
+fn key(query: &Query) -> (Timestamp, &str, SocketAddr, Option<u16>) {
+    let first = query.attempts.first();
+    let source = first.map_or_else(|| SocketAddr::new(query.client.address, 0), |it| it.source);
+    (query.at, &query.node, source, first.and_then(|it| it.txid))
+}
+
+/// Puts records into one order, whatever order they came in, and each only once.
+fn sort(mut records: Vec<NodeRecord>) -> Sorted {
+    records.sort_by(|a, b| {
+        (a.record.at(), &a.node)
+            .cmp(&(b.record.at(), &b.node))
+            // Two records of one node and nanosecond are rare: only they are written out to be compared.
+            .then_with(|| format!("{a:?}").cmp(&format!("{b:?}")))
+    });
+    records.dedup();
+    let mut sorted = Sorted::default();
+    for NodeRecord { node, record } in records {
+        sorted.nodes.insert(node.clone());
+        let reach = match &record {
+            Record::Flight(flight) => flight.origin.as_ref().map_or(flight.at, |it| it.completed),
+            Record::Gap(gap) => gap.to,
+            record => record.at(),
+        };
+        let last = sorted.last.entry(node.clone()).or_insert(reach);
+        *last = (*last).max(reach);
+        match record {
+            Record::Node(info) => {
+                let infos = sorted.infos.entry(node).or_default();
+                infos.retain(|it| it.started != info.started);
+                infos.push(info);
+            }
+            Record::Service(it) => sorted.services.push((node, it)),
+            Record::Slice(it) => sorted.slices.push((node, it)),
+            Record::NodeState(_) => {}
+            Record::Rules(it) => sorted.rules.entry(node).or_default().commits.push(it),
+            Record::Flight(it) => sorted.flights.push((node, *it)),
+            Record::Traffic(it) => sorted.traffic.push((node, it)),
+            Record::Gap(it) => sorted.gaps.push((node, it)),
+        }
+    }
+    for node in &sorted.nodes {
+        let rules = sorted.rules.entry(node.clone()).or_default();
+        let infos = sorted
+            .infos
+            .get(node)
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        rules.heard = !rules.commits.is_empty() && infos.last().is_some_and(|it| it.hears_rules);
+        let since = infos.iter().map(|it| it.started).max();
+        let until = infos.iter().map(|it| it.last_record_at).max();
+        rules.recorded = since.zip(until);
+    }
+    sorted
+}
+
+/// Every address that was ever a frontend of each Service.
+fn frontends(seen: &[(String, ServiceSeen)]) -> BTreeMap<String, BTreeSet<SocketAddr>> {
+    let mut frontends: BTreeMap<String, BTreeSet<SocketAddr>> = BTreeMap::new();
+    for (_, it) in seen {
+        frontends
+            .entry(it.service.clone())
+            .or_default()
+            .extend(&it.frontends);
+    }
+    frontends
+}
+
+fn histories(
+    sorted: &Sorted,
+    frontends: &BTreeMap<String, BTreeSet<SocketAddr>>,
+    gaps: &Gaps,
+    answers: &Answers,
+) -> BTreeMap<String, History> {
+    let mut seen: BTreeMap<&str, Vec<(&str, &SliceSeen)>> = BTreeMap::new();
+    for service in frontends.keys() {
+        seen.entry(service).or_default();
+    }
+    for (node, slice) in &sorted.slices {
+        seen.entry(&slice.service).or_default().push((node, slice));
+    }
+    let mut transitions = 0;
+    let mut histories = BTreeMap::new();
+    for (service, slices) in seen {
+        let mut history = History::new(service, &slices, gaps, answers);
+        for transition in &mut history.transitions {
+            transitions += 1;
+            transition.id = format!("t{transitions}");
+        }
+        histories.insert(service.to_owned(), history);
+    }
+    histories
+}
+
+fn services(
+    histories: BTreeMap<String, History>,
+    frontends: &BTreeMap<String, BTreeSet<SocketAddr>>,
+    attempts: &[Attempt],
+    rules: &BTreeMap<String, NodeRules>,
+) -> BTreeMap<String, Service> {
+    let all: BTreeSet<SocketAddr> = frontends.values().flatten().copied().collect();
+    let mut flows: Vec<NewFlow> = Vec::new();
+    for attempt in attempts {
+        if let (Some(backend), Some(Flow::New)) = (
+            path::backend(attempt, |it| all.contains(&it)),
+            flow_in_chain(attempt, None),
+        ) {
+            flows.push(NewFlow {
+                at: attempt.sent(),
+                node: attempt.node.clone(),
+                backend: backend.ip(),
+            });
+        }
+    }
+    let mut services = BTreeMap::new();
+    for (name, history) in histories {
+        let programs = Programs::new(&history, rules, &flows);
+        let service = Service {
+            name: name.clone(),
+            frontends: frontends
+                .get(&name)
+                .into_iter()
+                .flatten()
+                .copied()
+                .collect(),
+            history,
+            programs,
+        };
+        services.insert(name, service);
+    }
+    services
+}
+
+/// The Service that was asked: by its frontend, else by an endpoint's address; the only one, if there is one.
+fn service_of<'a>(services: &'a BTreeMap<String, Service>, chain: &Chain) -> Option<&'a Service> {
+    let first = chain.first()?;
+    let addresses: Vec<SocketAddr> = (first.origin.asked.into_iter())
+        .chain(first.origin.destination)
+        .chain(first.delivery.as_ref().map(|(_, it)| it.backend))
+        .collect();
+    let by_frontend = services.values().find(|it| {
+        addresses
+            .iter()
+            .any(|address| it.frontends.contains(address))
+    });
+    let by_endpoint = || {
+        services.values().find(|it| {
+            let last = it.history.steps.len().saturating_sub(1);
+            addresses
+                .iter()
+                .any(|address| it.history.ever(last, address.ip()))
+        })
+    };
+    by_frontend
+        .or_else(by_endpoint)
+        .or_else(|| services.values().next().filter(|_| services.len() == 1))
+}
+
+fn boots(infos: &BTreeMap<String, Vec<NodeInfo>>) -> BTreeMap<String, String> {
+    (infos.iter())
+        .filter_map(|(node, all)| Some((node.clone(), all.last()?.boot_id.clone())))
+        .filter(|(_, boot)| !boot.is_empty())
+        .collect()
+}
+
+fn gap_lines(gaps: &Gaps, options: &Options) -> Vec<Gap> {
+    let mut lines: Vec<Gap> = (gaps.all())
+        .filter(|(_, gap)| gap.from <= options.to && gap.to >= options.from)
+        .map(|(node, gap)| Gap {
+            from: gap.from,
+            to: gap.to,
+            node: node.to_owned(),
+            what: gap.what,
+            count: gap.count,
+        })
+        .collect();
+    let missing: BTreeSet<&String> = options.missing.iter().map(|(node, _)| node).collect();
+    lines.extend(missing.into_iter().map(|node| Gap {
+        from: options.from,
+        to: options.to,
+        node: node.clone(),
+        what: GapKind::NodeMissing,
+        count: 0,
+    }));
+    lines
+}
+
+fn header(
+    infos: &BTreeMap<String, Vec<NodeInfo>>,
+    nodes: &BTreeSet<String>,
+    boots: &BTreeMap<String, String>,
+    services: &[&Service],
+    options: &Options,
+) -> Header {
+    let reference = nodes.first();
+    let reference_boot = reference.and_then(|it| boots.get(it));
+    let mut headers: BTreeMap<String, NodeHeader> = BTreeMap::new();
+    for node in nodes {
+        let all = infos.get(node).map(Vec::as_slice).unwrap_or_default();
+        let last = all.iter().max_by_key(|it| it.started);
+        let same =
+            Some(node) == reference || reference_boot.is_some_and(|it| boots.get(node) == Some(it));
+        let mut hooks: BTreeMap<String, u64> = BTreeMap::new();
+        let mut lost = Lost::default();
+        for info in all {
+            for (hook, count) in &info.hooks {
+                *hooks.entry(hook.clone()).or_default() += count;
+            }
+            lost.overwritten += info.lost.overwritten;
+            lost.missed += info.lost.missed;
+            lost.reserve += info.lost.reserve;
+            lost.unreadable += info.lost.unreadable;
+        }
+        headers.insert(
+            node.clone(),
+            NodeHeader {
+                name: node.clone(),
                 recorded: true,
                 reason: None,
-                kernel: Some(info.kernel),
-                boot_id: Some(info.boot_id),
-                dataplane: info.dataplane,
-                clock_offset_ns: None,
-                clock_error_ns: None,
-                last_record_at: Some(info.last_record_at),
-                hooks: info.hooks,
-                missing_hooks: info.missing_hooks,
-                lost_records: info.lost,
-            }),
-            _ => None,
-        })
-        .chain(options.missing.iter().map(|(name, reason)| NodeHeader {
-            name: name.clone(),
+                kernel: last.map(|it| it.kernel.clone()),
+                boot_id: last.map(|it| it.boot_id.clone()),
+                dataplane: last.and_then(|it| it.dataplane.clone()),
+                clock_offset_ns: same.then_some(0),
+                clock_error_ns: same.then_some(0),
+                last_record_at: last.map(|it| it.last_record_at),
+                hooks,
+                missing_hooks: last.map(|it| it.missing_hooks.clone()).unwrap_or_default(),
+                lost_records: lost,
+            },
+        );
+    }
+    for (node, reason) in &options.missing {
+        let header = headers.entry(node.clone()).or_insert_with(|| NodeHeader {
+            name: node.clone(),
             recorded: false,
-            reason: Some(reason.clone()),
+            reason: None,
             kernel: None,
             boot_id: None,
             dataplane: None,
             clock_offset_ns: None,
             clock_error_ns: None,
             last_record_at: None,
-            hooks: Default::default(),
-            missing_hooks: Default::default(),
+            hooks: BTreeMap::new(),
+            missing_hooks: BTreeMap::new(),
             lost_records: Lost::default(),
-        }))
-        .collect();
-    Timeline {
-        header: Header {
-            schema: SCHEMA.to_owned(),
-            tool_version: options.tool_version.clone(),
-            from: options.from,
-            to: options.to,
-            reference_node: None,
-            services: Vec::new(),
-            nodes,
-        },
-        lines: Vec::new(),
-        summaries: Vec::new(),
+        });
+        header.reason = Some(reason.clone());
+    }
+    Header {
+        schema: SCHEMA.to_owned(),
+        tool_version: options.tool_version.clone(),
+        from: options.from,
+        to: options.to,
+        reference_node: reference.cloned(),
+        services: (services.iter())
+            .map(|it| ServiceHeader {
+                service: it.name.clone(),
+                frontends: it.frontends.clone(),
+                upstream: None,
+            })
+            .collect(),
+        nodes: headers.into_values().collect(),
     }
 }

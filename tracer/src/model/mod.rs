@@ -2,6 +2,7 @@
 
 pub mod event;
 pub mod flight;
+pub mod pod;
 pub mod record;
 pub mod time;
 pub mod timeline;

@@ -1,0 +1,292 @@
+//! Compares a timeline with what was injected.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+
+use anyhow::{Context as _, Result};
+use slicetrace::model::Timestamp;
+use slicetrace::model::timeline::{Confidence, Line, Outcome, Query, Summary, Verdict};
+
+use crate::truth::{ClientQuery, ClientResult, Truth};
+
+/// How far the ends of a zero-ready window may lie from the lab's.
+const WINDOW_NS: u64 = 50_000_000;
+/// So many differences are printed.
+const SHOWN: usize = 20;
+
+/// What a comparison found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Failed queries whose verdicts were compared.
+    pub compared: usize,
+    /// Their verdicts.
+    pub verdicts: BTreeMap<&'static str, usize>,
+    /// Verdicts that left it open.
+    pub ambiguous: usize,
+    /// Where timeline and truth differ; empty: they agree.
+    pub differences: Vec<String>,
+}
+
+impl Report {
+    /// Nothing differs.
+    pub fn agrees(&self) -> bool {
+        self.differences.is_empty()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.agrees() {
+            write!(
+                f,
+                "agrees with what was injected: {} failed queries",
+                self.compared
+            )?;
+            for (code, count) in &self.verdicts {
+                write!(f, ", {code} {count}")?;
+            }
+            if self.ambiguous > 0 {
+                write!(
+                    f,
+                    " ({} of them left open between two causes)",
+                    self.ambiguous
+                )?;
+            }
+            return Ok(());
+        }
+        write!(
+            f,
+            "DIFFERS from what was injected in {} points:",
+            self.differences.len()
+        )?;
+        for difference in self.differences.iter().take(SHOWN) {
+            write!(f, "\n  {difference}")?;
+        }
+        match self.differences.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "\n  and {more} more"),
+        }
+    }
+}
+
+/// Compares the output of `slicetrace timeline --output json` with the truth.
+///
+/// # Errors
+/// If the output is not a whole timeline of one Service.
+pub fn compare(truth: &Truth, timeline: &str) -> Result<Report> {
+    let lines = timeline
+        .lines()
+        .map(|line| {
+            serde_json::from_str(line).with_context(|| format!("not a line of a timeline: {line}"))
+        })
+        .collect::<Result<Vec<Line>>>()?;
+    let summary = lines
+        .iter()
+        .find_map(|line| match line {
+            Line::Summary(summary) if summary.service == truth.service => Some(summary),
+            _ => None,
+        })
+        .context("the timeline has no summary: it is incomplete")?;
+    let queries = lines.iter().filter_map(|line| match line {
+        Line::Query(query) => Some(query.as_ref()),
+        _ => None,
+    });
+    let mut report = Report::default();
+    report.totals(truth, summary);
+    report.windows(truth, summary);
+    report.queries(truth, queries);
+    for line in &lines {
+        if let Line::Gap(gap) = line {
+            report.differ(format!("a gap nobody made on {}: {:?}", gap.node, gap.what));
+        }
+    }
+    Ok(report)
+}
+
+impl Report {
+    fn differ(&mut self, what: String) {
+        self.differences.push(what);
+    }
+
+    fn equal<T: PartialEq + fmt::Debug>(&mut self, what: &str, found: T, expected: T) {
+        if found != expected {
+            self.differ(format!("{what}: {found:?}, the lab has {expected:?}"));
+        }
+    }
+
+    fn totals(&mut self, truth: &Truth, summary: &Summary) {
+        let count = |wanted: &dyn Fn(ClientResult) -> bool| {
+            truth
+                .queries
+                .iter()
+                .filter(|query| wanted(query.result))
+                .count() as u64
+        };
+        let answered = count(&|result| result == ClientResult::Answered);
+        let expected = &truth.expected;
+        self.equal("queries", summary.queries, truth.queries.len() as u64);
+        self.equal("answered", summary.answered, answered);
+        self.equal(
+            "failed",
+            summary.failed,
+            truth.queries.len() as u64 - answered,
+        );
+        self.equal("events", summary.events, expected.events);
+        self.equal(
+            "minimumReady",
+            summary.minimum_ready,
+            Some(expected.minimum_ready),
+        );
+        self.equal(
+            "zeroReadyEvents",
+            summary.zero_ready_events,
+            expected.zero_ready_events,
+        );
+        self.equal("lostRecords", summary.lost_records, 0);
+        self.equal("missingNodes", summary.missing_nodes.as_slice(), &[]);
+    }
+
+    fn windows(&mut self, truth: &Truth, summary: &Summary) {
+        let expected = &truth.expected.zero_ready_windows;
+        self.equal(
+            "zeroReadyWindows",
+            summary.zero_ready_windows.len(),
+            expected.len(),
+        );
+        let near = |found: Option<Timestamp>, wanted: Option<Timestamp>| match (found, wanted) {
+            (Some(found), Some(wanted)) => found.since(wanted).unsigned_abs() <= WINDOW_NS,
+            (found, wanted) => found == wanted,
+        };
+        for (found, wanted) in summary.zero_ready_windows.iter().zip(expected) {
+            if !near(Some(found.from), Some(wanted.from)) || !near(found.to, wanted.to) {
+                self.differ(format!(
+                    "a time without a ready endpoint: {found:?}, the lab has {wanted:?}"
+                ));
+            }
+        }
+    }
+
+    fn queries<'a>(&mut self, truth: &'a Truth, found: impl Iterator<Item = &'a Query>) {
+        let by_name: HashMap<&str, &ClientQuery> = truth
+            .queries
+            .iter()
+            .map(|query| (query.name.as_str(), query))
+            .collect();
+        let mut seen = BTreeSet::new();
+        for query in found {
+            let Some(known) = find(&by_name, truth, query) else {
+                self.differ(format!(
+                    "no client asked {:?} (from {})",
+                    query.question, query.client.address
+                ));
+                continue;
+            };
+            if !seen.insert(known.name.as_str()) {
+                self.differ(format!("{} is there twice", known.name));
+            }
+            self.query(known, query);
+        }
+        for query in &truth.queries {
+            if query.result != ClientResult::Answered && !seen.contains(query.name.as_str()) {
+                self.differ(format!(
+                    "{} failed and is missing: {:?}",
+                    query.name, query.expected
+                ));
+            }
+        }
+    }
+
+    fn query(&mut self, known: &ClientQuery, found: &Query) {
+        let name = &known.name;
+        let answered = known.result == ClientResult::Answered;
+        if answered != (found.outcome == Outcome::Answered) {
+            self.differ(format!(
+                "{name}: {:?}, its client says {:?}",
+                found.outcome, known.result
+            ));
+            return;
+        }
+        if found.attempts.len() != known.sent.len() {
+            self.differ(format!(
+                "{name}: {} attempts, {} packets were sent",
+                found.attempts.len(),
+                known.sent.len()
+            ));
+        }
+        if found.node != known.node {
+            self.differ(format!(
+                "{name}: asked on {}, not {}",
+                known.node, found.node
+            ));
+        }
+        let verdicts: Vec<&Verdict> = found
+            .attempts
+            .iter()
+            .filter_map(|attempt| attempt.verdict.as_ref())
+            .collect();
+        if answered {
+            if let Some(verdict) = verdicts.first() {
+                self.differ(format!(
+                    "{name} was answered, and has the verdict {}",
+                    verdict.code.name()
+                ));
+            }
+            return;
+        }
+        self.compared += 1;
+        if verdicts.len() != known.sent.len() {
+            self.differ(format!(
+                "{name}: {} verdicts for {} packets",
+                verdicts.len(),
+                known.sent.len()
+            ));
+        }
+        for verdict in verdicts {
+            *self.verdicts.entry(verdict.code.name()).or_default() += 1;
+            self.ambiguous += usize::from(verdict.confidence == Confidence::Ambiguous);
+            if !fits(known, verdict) {
+                let after = known.sent.first().map_or(0, |sent| sent.since(found.at));
+                self.differ(format!(
+                    "{name} (sent {}, {after} ns from the timeline's): {} {:?} {:?}, must be {:?}",
+                    known.sent.first().copied().unwrap_or_default(),
+                    verdict.code.name(),
+                    verdict.convergence,
+                    verdict.confidence,
+                    known.expected
+                ));
+            }
+        }
+    }
+}
+
+/// By its name; where no packet existed, by the client's address and port at that time.
+fn find<'a>(
+    by_name: &HashMap<&str, &'a ClientQuery>,
+    truth: &'a Truth,
+    query: &Query,
+) -> Option<&'a ClientQuery> {
+    match &query.question {
+        Some(question) => by_name.get(question.name.as_str()).copied(),
+        None => truth.queries.iter().find(|known| {
+            query
+                .attempts
+                .first()
+                .is_some_and(|attempt| attempt.source == known.source)
+                && known.sent.first().is_some_and(|sent| *sent <= query.at)
+                && query.at <= known.ended
+        }),
+    }
+}
+
+/// A verdict fits if its cause is among those that may be true; an ambiguous one also if one of its alternatives is.
+fn fits(known: &ClientQuery, verdict: &Verdict) -> bool {
+    known.expected.iter().any(|cause| {
+        let same = cause.code == verdict.code
+            && cause
+                .convergence
+                .is_none_or(|lateness| verdict.convergence == Some(lateness.into()));
+        let open = verdict.confidence == Confidence::Ambiguous
+            && verdict.alternatives.contains(&cause.code);
+        same || open
+    })
+}

@@ -1,0 +1,111 @@
+//! Every client asks every kind of server once, across nodes and on one node: proves that the lab itself is sound.
+
+use std::path::Path;
+use std::process::{ExitCode, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+
+use super::actors::{Client, Server};
+use crate::dns::log::ClientResult;
+use crate::lab::Lab;
+use crate::lab::exec;
+use crate::lab::pods::Pod;
+use crate::lab::rules::{CLUSTER_IP, Rules};
+
+/// Runs it; an error says what did not work.
+pub(crate) async fn run(lab: &Lab) -> Result<ExitCode> {
+    let logs = Path::new("/run/lab");
+    std::fs::create_dir_all(logs)?;
+    let ours = Server::start(lab.node("worker2")?, "coredns-a", logs).await?;
+    let dnsmasq = Server::start_dnsmasq(lab.node("worker1")?, "coredns-b").await?;
+    let mut rules = Vec::new();
+    for node in &lab.nodes {
+        rules.push(Rules::install(node.name).await?);
+    }
+    for (what, server) in [("our server", &ours), ("dnsmasq", &dnsmasq)] {
+        for rules in &mut rules {
+            rules.replace(&[server.pod.address]).await?;
+        }
+        for node in &lab.nodes {
+            let mut client = Client::start(node, logs, &["--count", "5", "--rate", "20"]).await?;
+            let lines = client.join().await?;
+            let answered = lines
+                .iter()
+                .filter(|line| line.result == ClientResult::Answered)
+                .count();
+            ensure!(
+                answered == 5,
+                "{} got {answered} of 5 answers from {what} on {}: {lines:?}",
+                node.name,
+                server.pod.node
+            );
+            eprintln!(
+                "{} asked {what} on {}: 5 of 5 answered",
+                node.name, server.pod.node
+            );
+            getent(&client.pod, logs).await?;
+            nslookup(&client.pod, logs).await?;
+            eprintln!("{}: getent and nslookup as well", node.name);
+            client.pod.delete().await?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// glibc's resolver, with a resolv.conf of the pod's.
+async fn getent(pod: &Pod, folder: &Path) -> Result<()> {
+    let mut command = pod.command("getent")?;
+    command.args(["ahosts", "getent.demo.test"]);
+    resolver(command, folder, "getent").await
+}
+
+/// busybox's own resolver.
+async fn nslookup(pod: &Pod, folder: &Path) -> Result<()> {
+    if !exec::installed("busybox") {
+        eprintln!("skipped: busybox is not installed");
+        return Ok(());
+    }
+    let mut command = pod.command("busybox")?;
+    command.args(["nslookup", "nslookup.demo.test"]);
+    resolver(command, folder, "nslookup").await
+}
+
+/// Runs a program with a resolv.conf that names the Service, in a mount namespace of its own.
+async fn resolver(
+    mut command: tokio::process::Command,
+    folder: &Path,
+    name: &'static str,
+) -> Result<()> {
+    let config = folder.join("resolv.conf");
+    std::fs::write(&config, format!("nameserver {CLUSTER_IP}\n"))?;
+    // SAFETY: only system calls, with arguments that exist already.
+    unsafe {
+        command.pre_exec(move || {
+            unshare(CloneFlags::CLONE_NEWNS)?;
+            let nothing = None::<&str>;
+            mount(
+                Some(&config),
+                "/etc/resolv.conf",
+                nothing,
+                MsFlags::MS_BIND,
+                nothing,
+            )?;
+            Ok(())
+        });
+    }
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .with_context(|| format!("cannot run {name}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    ensure!(
+        output.status.success() && text.contains("192.0.2.53"),
+        "{name} got no answer ({}): {text}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(())
+}

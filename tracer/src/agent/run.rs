@@ -1,0 +1,442 @@
+//! The agent's life: start in order, turn, drain.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{MissedTickBehavior, interval};
+use tracing::{info, warn};
+
+use super::Error;
+use super::addresses::Addresses;
+use super::apiwatch::ApiWatch;
+use super::config::{Config, RecordWhat};
+use super::pump::Pump;
+use super::view::View;
+use super::writer::{self, Bounds, Writer};
+use crate::api::server;
+use crate::bpf::{self, Capture, Sizes};
+use crate::correlate::attempts::{Assembler, Limits};
+use crate::k8s::{self, WatchConfig};
+use crate::model::Timestamp;
+use crate::model::record::{GapKind, GapSeen, NodeInfo, Record};
+use crate::node::cgroups::{self, Cgroups};
+use crate::node::clock::Clock;
+use crate::node::netns::{NetnsChange, NetnsSet};
+use crate::node::owners::Owners;
+use crate::node::rules::dataplane::Dataplane;
+use crate::node::rules::{RuleEvent, RuleListener};
+use crate::node::{clock, conntrack};
+use crate::store::Store;
+
+/// How often the kernel's logs are read. A log must not be overwritten within it: 4,096 packets at sockets a CPU are
+/// 200,000 a second.
+const TURN: Duration = Duration::from_millis(20);
+/// How often the node itself is looked at: clock, namespaces, new cgroups, counters.
+const LOOK: Duration = Duration::from_secs(1);
+/// Every how many looks the data plane is asked for again: it may be replaced under us.
+const DATAPLANE_LOOKS: u32 = 60;
+/// VXLAN's port as assigned by IANA (RFC 7348), and as used by Linux, flannel and Cilium.
+const VXLAN_PORTS: [u16; 2] = [8472, 4789];
+
+/// Runs the agent until SIGTERM or SIGINT.
+///
+/// # Errors
+/// When it cannot start: what failed and what to do.
+pub async fn run(config: Config) -> Result<(), Error> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
+    let mut agent = Agent::start(config).await?;
+    let mut turn = interval(TURN);
+    turn.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut look = interval(LOOK);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = turn.tick() => agent.turn(),
+            _ = look.tick() => agent.look(),
+            Some(event) = agent.api.recv() => agent.heard(event),
+            Some(event) = agent.rules.recv() => agent.rule(event),
+            Some(done) = agent.flushes.recv() => {
+                agent.turn();
+                let rows = agent.pump.traffic(agent.clock.now());
+                agent.writer.write(rows);
+                agent.write_info();
+                // Nobody waits any more: fine.
+                let _ = done.send(());
+            }
+        }
+    }
+    info!("stopping: writing what is left");
+    agent.stop().await;
+    Ok(())
+}
+
+struct Agent {
+    config: Config,
+    clock: Arc<Clock>,
+    pump: Pump,
+    addresses: Addresses,
+    addresses_revision: u64,
+    netns: NetnsSet,
+    cgroups: Arc<Cgroups>,
+    owners: Owners,
+    api_watch: ApiWatch,
+    api: mpsc::Receiver<k8s::ApiEvent>,
+    rules: mpsc::UnboundedReceiver<RuleEvent>,
+    listener: Option<RuleListener>,
+    flushes: mpsc::Receiver<oneshot::Sender<()>>,
+    view: Arc<View>,
+    writer: Writer,
+    writer_thread: writer::WriterThread,
+    info: NodeInfo,
+    is_ready: bool,
+    looks: u32,
+    stop_server: oneshot::Sender<()>,
+    server: tokio::task::JoinHandle<std::io::Result<()>>,
+    connector: tokio::task::JoinHandle<()>,
+}
+
+impl Agent {
+    /// In this order, so that nothing is missed: the store (what was known), the programs, the rules, the API.
+    async fn start(config: Config) -> Result<Self, Error> {
+        let clock = Arc::new(Clock::new()?);
+        let cgroup_root: PathBuf = match &config.cgroup {
+            Some(directory) => directory.clone(),
+            None => cgroups::mount()?,
+        };
+        let cgroups = Arc::new(Cgroups::new(cgroup_root.clone())?);
+        let store = Store::open(&config.db)?;
+        let known = store.known_addresses()?;
+        let last = store.span()?.map(|span| span.to);
+
+        let mut addresses = Addresses::new(
+            config.services.first().map_or("", String::as_str),
+            config.extra_frontends.iter().copied(),
+        );
+        addresses.remember(known, clock.now());
+
+        let mut capture = Capture::start(&bpf::Options {
+            cgroup_root: cgroup_root.clone(),
+            netns_scope: !config.netns.is_empty(),
+            vxlan_ports: VXLAN_PORTS.to_vec(),
+            sizes: Sizes::default(),
+        })?;
+        capture.watch(&addresses.watched())?;
+        let mut netns = NetnsSet::new(config.netns.clone())?;
+        netns.scan()?;
+        capture.scope(&inodes(&netns))?;
+        for (hook, reason) in capture.missing_hooks() {
+            warn!("the hook {hook} is not attached, what it would show stays unknown: {reason}");
+        }
+        let started = clock.now();
+
+        let (rule_sender, rules) = mpsc::unbounded_channel();
+        let rule_clock = Arc::clone(&clock);
+        let listener = RuleListener::start(
+            move || rule_clock.now(),
+            // The receiver is gone only when the agent stops.
+            move |event| drop(rule_sender.send(event)),
+        )
+        .inspect_err(|error| warn!("{error}; rule changes will be told from new flows instead"))
+        .ok();
+        let limits = Limits {
+            record_all: config.record == RecordWhat::All,
+            ..Limits::default()
+        };
+        let assembler = Assembler::new(started, conntrack::timeouts(), limits);
+        let mut pump = Pump::new(capture, assembler, started);
+        pump.services(addresses.services());
+        let info = NodeInfo {
+            started,
+            last_record_at: started,
+            kernel: clock::kernel_release(),
+            boot_id: clock::boot_id(),
+            tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+            dataplane: None,
+            hooks: BTreeMap::new(),
+            missing_hooks: pump.capture().missing_hooks().clone(),
+            lost: Default::default(),
+            hears_rules: false,
+            records_all: config.record == RecordWhat::All,
+        };
+
+        let bounds = Bounds {
+            keep_for: config.keep_for,
+            keep_bytes: config.keep_bytes,
+        };
+        let (writer, writer_thread) =
+            writer::start(config.node.clone(), store, bounds, Arc::clone(&clock))
+                .map_err(Error::Thread)?;
+        if let Some(from) = last {
+            let gap = GapSeen {
+                from,
+                to: started,
+                what: GapKind::AgentDown,
+                count: 0,
+            };
+            writer.write(vec![Record::Gap(gap)]);
+        }
+
+        let watch = WatchConfig {
+            services: config.services.clone(),
+            node: config.node.clone(),
+            extra_frontends: config.extra_frontends.clone(),
+        };
+        let api_watch = ApiWatch::new(watch.all(), started);
+        let (api_sender, api) = mpsc::channel(1024);
+        let connector = tokio::spawn(connect(
+            config.api.clone(),
+            watch,
+            Arc::clone(&clock),
+            api_sender,
+        ));
+
+        let (flush_sender, flushes) = mpsc::channel(8);
+        let view = Arc::new(View::new(
+            config.node.clone(),
+            config.db.clone(),
+            Arc::clone(&clock),
+            writer.clone(),
+            flush_sender,
+        ));
+        view.attached(started);
+        let tcp = TcpListener::bind(config.listen)
+            .await
+            .map_err(|source| Error::Listen {
+                address: config.listen,
+                source,
+            })?;
+        let (stop_server, stopped) = oneshot::channel();
+        let source: Arc<dyn server::Source> = Arc::<View>::clone(&view);
+        let server = tokio::spawn(server::serve(tcp, source, config.access.clone(), async {
+            // A dropped sender means stop as well.
+            let _ = stopped.await;
+        }));
+        info!(
+            "recording on {}: {} under {}, API of the agent on {}",
+            config.node,
+            config.services.join(", "),
+            cgroup_root.display(),
+            config.listen
+        );
+        let mut agent = Self {
+            owners: Owners::new(Arc::clone(&cgroups)),
+            cgroups,
+            config,
+            clock,
+            pump,
+            addresses_revision: 0,
+            addresses,
+            netns,
+            api_watch,
+            api,
+            rules,
+            listener,
+            flushes,
+            view,
+            writer,
+            writer_thread,
+            info,
+            is_ready: false,
+            looks: 0,
+            stop_server,
+            server,
+            connector,
+        };
+        agent.detect_dataplane();
+        agent.watch_addresses();
+        agent.write_info();
+        Ok(agent)
+    }
+
+    fn turn(&mut self) {
+        let records = self
+            .pump
+            .turn(self.clock.now(), self.clock.wall(0).0, &self.owners);
+        self.writer.write(records);
+    }
+
+    fn look(&mut self) {
+        match self.clock.resample() {
+            Ok(None) => {}
+            Ok(Some(step)) => {
+                let milliseconds = (step.new_offset_ns - step.old_offset_ns) / 1_000_000;
+                warn!("this node's wall clock was set by {milliseconds} ms");
+            }
+            Err(error) => warn!("{error}"),
+        }
+        match self.netns.scan() {
+            Ok(change) if change == NetnsChange::default() => {}
+            Ok(_) => {
+                if let Err(error) = self.pump.capture().scope(&inodes(&self.netns)) {
+                    warn!("new network namespaces are not recorded: {error}");
+                }
+            }
+            Err(error) => warn!("{error}"),
+        }
+        if let Err(error) = self.cgroups.refresh() {
+            warn!("{error}");
+        }
+        if let Err(error) = self.pump.capture().refresh_children() {
+            warn!("{error}");
+        }
+        self.looks += 1;
+        if self.info.dataplane.is_none() || self.looks % DATAPLANE_LOOKS == 0 {
+            self.detect_dataplane();
+        }
+        self.addresses.expire(self.clock.now());
+        self.watch_addresses();
+        self.write_info();
+    }
+
+    /// Finds out who translates Service addresses here, and so whether silence on netlink means that no rule changed.
+    fn detect_dataplane(&mut self) {
+        match Dataplane::detect() {
+            Ok(found) => {
+                self.info.hears_rules = self.listener.is_some() && found.announces_all();
+                self.info.dataplane = found.name();
+            }
+            Err(error) => {
+                warn!("who translates Service addresses here is unknown: {error}");
+                self.info.hears_rules = false;
+            }
+        }
+    }
+
+    fn heard(&mut self, event: k8s::ApiEvent) {
+        let now = self.clock.now();
+        let record = self
+            .api_watch
+            .take(event, now, &mut self.addresses, &self.owners, &self.view);
+        self.watch_addresses();
+        if let Some(record) = record {
+            self.writer.write(vec![record]);
+        }
+        if !self.is_ready && self.api_watch.complete() {
+            self.is_ready = true;
+            self.view.ready();
+            info!("ready: attached, and the first lists of the API are in");
+            if let Some(file) = &self.config.ready_file
+                && let Err(error) = std::fs::write(file, "ready\n")
+            {
+                warn!(
+                    "the ready file {} cannot be written: {error}",
+                    file.display()
+                );
+            }
+        }
+    }
+
+    fn rule(&mut self, event: RuleEvent) {
+        let record = match event {
+            RuleEvent::Commit(commit) => Record::Rules(commit),
+            RuleEvent::Lost { from, to, count } => Record::Gap(GapSeen {
+                from,
+                to,
+                what: GapKind::RecordsLost,
+                count,
+            }),
+            RuleEvent::Deaf { reason, .. } => {
+                warn!("rule changes are not heard any more: {reason}");
+                self.listener = None;
+                self.info.hears_rules = false;
+                return;
+            }
+        };
+        self.writer.write(vec![record]);
+    }
+
+    /// Hands changed addresses to everybody who filters by them.
+    fn watch_addresses(&mut self) {
+        if self.addresses.revision() == self.addresses_revision {
+            return;
+        }
+        self.addresses_revision = self.addresses.revision();
+        let watched = self.addresses.watched();
+        if let Err(error) = self.pump.capture().watch(&watched) {
+            warn!("{error}");
+        }
+        self.pump.services(self.addresses.services());
+        if let Some(listener) = &self.listener {
+            let ips: HashSet<_> = watched.iter().map(|address| address.ip()).collect();
+            let earlier = listener.watch(ips);
+            self.writer
+                .write(earlier.into_iter().map(Record::Rules).collect());
+        }
+        self.writer.remember(self.addresses.known(self.clock.now()));
+    }
+
+    fn write_info(&mut self) {
+        self.info.last_record_at = self.clock.now();
+        self.info.hooks = self.pump.capture().hooks();
+        self.info.lost = self.pump.capture().lost();
+        self.writer.write(vec![Record::Node(self.info.clone())]);
+    }
+
+    async fn stop(mut self) {
+        self.write_info();
+        self.connector.abort();
+        let records = self
+            .pump
+            .drain(self.clock.now(), self.clock.wall(0).0, &self.owners);
+        self.writer.write(records);
+        // An error means that the server has ended by itself.
+        let _ = self.stop_server.send(());
+        self.flushes.close();
+        if tokio::time::timeout(Duration::from_secs(2), self.server)
+            .await
+            .is_err()
+        {
+            warn!("an answer of the agent's API was cut off");
+        }
+        drop(self.listener);
+        drop(self.view);
+        drop(self.writer);
+        let thread = self.writer_thread;
+        if tokio::task::spawn_blocking(move || thread.join())
+            .await
+            .is_err()
+        {
+            warn!("the store was not closed properly");
+        }
+    }
+}
+
+fn inodes(netns: &NetnsSet) -> BTreeSet<u32> {
+    netns.found().keys().copied().collect()
+}
+
+/// Connects to the API, however long it takes, and keeps its watches running.
+async fn connect(
+    options: k8s::ApiOptions,
+    watch: WatchConfig,
+    clock: Arc<Clock>,
+    sender: mpsc::Sender<k8s::ApiEvent>,
+) {
+    let mut wait = Duration::from_secs(1);
+    let client = loop {
+        match k8s::connect(&options).await {
+            Ok(client) => break client,
+            Err(error) => {
+                warn!(
+                    "{error}; trying again in {} s, recording what is known meanwhile",
+                    wait.as_secs()
+                );
+                tokio::time::sleep(wait).await;
+                wait = (wait * 2).min(Duration::from_secs(30));
+            }
+        }
+    };
+    let now: Box<dyn Fn() -> Timestamp + Send + Sync> = Box::new(move || clock.now());
+    match k8s::start(&client, &watch, now, sender) {
+        Ok(mut watches) => watches.ended().await,
+        Err(error) => warn!("nothing is watched: {error}"),
+    }
+}

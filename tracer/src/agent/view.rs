@@ -1,0 +1,123 @@
+//! What the API of the agent shows: the store, its health, and the gaps that are still open.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::future::BoxFuture;
+use tokio::sync::{mpsc, oneshot};
+
+use super::writer::Writer;
+use crate::api::Health;
+use crate::api::server::{Source, read_store};
+use crate::model::Timestamp;
+use crate::model::record::{GapKind, GapSeen, NodeRecord, Record};
+use crate::node::clock::Clock;
+use crate::store::Reading;
+
+/// What the main loop and the API share.
+#[derive(Debug)]
+pub(super) struct View {
+    node: String,
+    path: PathBuf,
+    clock: Arc<Clock>,
+    writer: Writer,
+    /// Asks the main loop to hand everything it has to the writer.
+    flush: mpsc::Sender<oneshot::Sender<()>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    since: Option<Timestamp>,
+    ready: bool,
+    broken: BTreeMap<String, Timestamp>,
+}
+
+impl View {
+    /// A view on the store at `path`.
+    pub(super) fn new(
+        node: String,
+        path: PathBuf,
+        clock: Arc<Clock>,
+        writer: Writer,
+        flush: mpsc::Sender<oneshot::Sender<()>>,
+    ) -> Self {
+        Self {
+            node,
+            path,
+            clock,
+            writer,
+            flush,
+            state: Mutex::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Each change is a single assignment: a panic elsewhere leaves nothing half done.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Every program is attached since then.
+    pub(super) fn attached(&self, since: Timestamp) {
+        self.state().since = Some(since);
+    }
+
+    /// The first lists are in.
+    pub(super) fn ready(&self) {
+        self.state().ready = true;
+    }
+
+    /// A watch on the API is broken since then.
+    pub(super) fn broken(&self, what: String, from: Timestamp) {
+        self.state().broken.entry(what).or_insert(from);
+    }
+
+    /// It works again.
+    pub(super) fn restored(&self, what: &str) {
+        self.state().broken.remove(what);
+    }
+}
+
+impl Source for View {
+    fn flush(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            let (done, wait) = oneshot::channel();
+            if self.flush.send(done).await.is_ok() {
+                // An error means that the agent stops: what it has is being written anyway.
+                let _ = wait.await;
+            }
+            self.writer.flush().await;
+        })
+    }
+
+    fn records(&self, from: Timestamp, to: Timestamp) -> Result<Reading, String> {
+        let mut reading = read_store(&self.path, from, to)?;
+        // A watch that is still broken has no end yet; whoever reads now must know all the same.
+        let now = self.clock.now();
+        let open = self.state().broken.values().min().copied();
+        if let Some(from) = open {
+            let gap = GapSeen {
+                from,
+                to: now,
+                what: GapKind::WatchBroken,
+                count: 0,
+            };
+            reading.records.push(NodeRecord {
+                node: self.node.clone(),
+                record: Record::Gap(gap),
+            });
+        }
+        Ok(reading)
+    }
+
+    fn health(&self) -> Health {
+        let state = self.state();
+        Health {
+            ready: state.ready,
+            node: self.node.clone(),
+            tool_version: env!("CARGO_PKG_VERSION").to_owned(),
+            since: state.since,
+        }
+    }
+}
