@@ -71,10 +71,8 @@ impl<'a> Case<'a> {
         let at = attempt.sent();
         let frontend = |it| service.frontends.contains(&it);
         let step = service.history.step_at(at);
-        let backend_node = match &attempt.delivery {
-            Some((node, _)) => Some(node.as_str()),
-            None => backend.and_then(|it| service.history.node_of(step.unwrap_or(0), it.ip())),
-        };
+        let backend_node =
+            backend.and_then(|it| service.history.node_of(step.unwrap_or(0), it.ip()));
         Self {
             world,
             service,
@@ -83,7 +81,7 @@ impl<'a> Case<'a> {
             step,
             backend,
             flow,
-            signs: Signs::new(attempt, backend_node, frontend),
+            signs: Signs::new(attempt, frontend, backend_node),
             untranslated: backend.is_none() && path::left_untranslated(attempt, frontend),
         }
     }
