@@ -302,6 +302,16 @@ impl Assembler {
         self.traffic.take(before)
     }
 
+    /// Queries of other nodes' clients that reached a server's socket here and have no reply yet, as they stand: whoever
+    /// reads now must not take a packet for lost that is waiting in a server. They are handed out again when they end.
+    pub fn unreplied(&self) -> Vec<Flight> {
+        let mut flights: Vec<_> = self.open.values().map(|open| &open.flight).collect();
+        flights.retain(|it| {
+            it.origin.is_none() && it.delivery.as_ref().is_some_and(|it| it.replied.is_none())
+        });
+        flights.into_iter().cloned().collect()
+    }
+
     /// Flights given up for lack of room since the last call, as a gap.
     pub fn lost(&mut self) -> Option<GapSeen> {
         self.evicted.take()
