@@ -118,6 +118,17 @@ impl Ord for Waiting {
     }
 }
 
+/// Which flights are handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    /// Whose grace is over.
+    Due,
+    /// Those, and the healthy ones that have ended.
+    Healthy,
+    /// All.
+    All,
+}
+
 /// Who asked what: the same again soon after a failure may be a retry.
 type Asker = (Owner, Option<Question>);
 
@@ -276,7 +287,7 @@ impl Assembler {
             all.retain(|it| now.since(it.at) < late);
             !all.is_empty()
         });
-        self.finish(until, false)
+        self.finish(until, Which::Due)
     }
 
     /// Applies everything and hands out every flight: the agent stops.
@@ -285,7 +296,16 @@ impl Assembler {
             self.apply(waiting);
         }
         self.expire(now);
-        self.finish(now, true)
+        self.finish(now, Which::All)
+    }
+
+    /// For somebody who reads now: applies everything and hands out healthy flights before their grace is over (rows of them
+    /// are in [`Assembler::traffic`] then). What is late of them makes flights of its own.
+    pub fn flush(&mut self, now: Timestamp) -> Vec<Flight> {
+        while let Some(Reverse(waiting)) = self.waiting.pop() {
+            self.apply(waiting);
+        }
+        self.finish(now, Which::Healthy)
     }
 
     /// Everything that began before this has been handed out (or counted in a row that [`Assembler::traffic`] has).
@@ -639,7 +659,8 @@ impl Assembler {
     }
 
     /// Hands out what is due: to the caller in full, or into the rows of traffic.
-    fn finish(&mut self, now: Timestamp, all: bool) -> Vec<Flight> {
+    fn finish(&mut self, now: Timestamp, which: Which) -> Vec<Flight> {
+        let all = which == Which::All;
         let mut due: Vec<u64> = Vec::new();
         for (id, open) in &mut self.open {
             let Some(at) = open.due(&self.limits) else {
@@ -648,7 +669,10 @@ impl Assembler {
                 }
                 continue;
             };
-            if all {
+            let settled = which == Which::Healthy
+                && !self.limits.trails_of_all
+                && open.healthy(self.limits.slow_ns);
+            if all || settled {
                 due.push(*id);
             } else if now >= at {
                 if open.wants_final_trail() && now.since(at) < TRAIL_WAIT_NS {

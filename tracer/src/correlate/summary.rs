@@ -14,7 +14,7 @@ use super::verdict::Service;
 pub(super) fn summary(
     service: &Service,
     queries: &[&Query],
-    traffic: &[&Traffic],
+    traffic: &[(&str, &Traffic)],
     (from, to): (Timestamp, Timestamp),
 ) -> Summary {
     let mut verdicts: BTreeMap<String, u64> = BTreeMap::new();
@@ -37,8 +37,8 @@ pub(super) fn summary(
         recovered += u64::from(failed && query.outcome == Outcome::Answered);
     }
     let healthy: u64 = (traffic.iter())
-        .filter(|it| it.side == Side::Client)
-        .map(|it| it.count)
+        .filter(|(_, it)| it.side == Side::Client)
+        .map(|(_, it)| it.count)
         .sum();
     let count = |outcome: Outcome| outcomes.get(&(outcome as u8)).copied().unwrap_or(0);
     let (late, refused, unanswered) = (
@@ -135,7 +135,7 @@ fn windows(
 fn window(
     service: &Service,
     queries: &[&Query],
-    traffic: &[&Traffic],
+    traffic: &[(&str, &Traffic)],
     (from, to): (Timestamp, Option<Timestamp>),
 ) -> ZeroReadyWindow {
     let inside = |at: Timestamp| at >= from && to.is_none_or(|to| at < to);
@@ -150,20 +150,26 @@ fn window(
         it.result == AttemptResult::Answered && state.is_some_and(|it| it.terminating && it.serving)
     });
     let history = &service.history;
-    // Rows of the clients' side where they know the backend; those that lie wholly inside.
-    let rows = (traffic.iter()).filter(|it| {
-        it.side == Side::Client
-            && inside(it.first_answer)
+    // Those that lie wholly inside. The backend's node has a row for clients elsewhere (the server's side) and one for its
+    // own (the client's side, which knows the backend).
+    let rows = traffic.iter().filter(|(node, it)| {
+        let step = history.step_at(it.first_answer);
+        let Some((step, backend)) = step.zip(it.backend) else {
+            return false;
+        };
+        let once = it.side == Side::Server || history.node_of(step, backend.ip()) == Some(node);
+        let state = history
+            .state(step, backend.ip())
+            .map(|(_, it)| it.conditions);
+        once && inside(it.first_answer)
             && inside(it.last_answer)
-            && (history.step_at(it.first_answer).zip(it.backend))
-                .and_then(|(step, backend)| history.state(step, backend.ip()))
-                .is_some_and(|(_, it)| it.conditions.terminating && it.conditions.serving)
+            && state.is_some_and(|it| it.terminating && it.serving)
     });
     ZeroReadyWindow {
         from,
         to,
         answered_by_terminating: by_terminating.count() as u64
-            + rows.map(|it| it.count).sum::<u64>(),
+            + rows.map(|(_, it)| it.count).sum::<u64>(),
         failed: attempts()
             .filter(|it| it.result != AttemptResult::Answered)
             .count() as u64,

@@ -132,9 +132,9 @@ pub fn timeline(records: Vec<NodeRecord>, options: &Options) -> Timeline {
             .iter()
             .filter(|it| it.service == service.name)
             .collect();
-        let rows: Vec<&Traffic> = (sorted.traffic.iter())
-            .map(|(_, row)| row)
-            .filter(|row| {
+        let rows: Vec<(&str, &Traffic)> = (sorted.traffic.iter())
+            .map(|(node, row)| (node.as_str(), row))
+            .filter(|(_, row)| {
                 row.service
                     .as_deref()
                     .map_or(services.len() == 1, |it| it == service.name)

@@ -459,6 +459,26 @@ fn what_waits_when_recording_stops_is_neither_success_nor_failure() {
 }
 
 #[test]
+fn who_reads_now_sees_what_has_just_been_answered() {
+    for record_all in [false, true] {
+        let mut assembler = assembler(record_all);
+        let mut other = packet(2, Point::SocketOut, Direction::Query, frontend());
+        other.txid = Some(8);
+        feed(&mut assembler, [query(0), answer(3), socket(other, 1)]);
+        let flights = assembler.flush(at(4));
+        let rows = assembler.traffic(at(10_000));
+        assert_eq!(
+            (flights.len(), rows.len()),
+            if record_all { (1, 0) } else { (0, 1) }
+        );
+        // Once only, and the one that still waits not at all.
+        assert!(assembler.flush(at(5)).is_empty());
+        assert!(run(&mut assembler, 5, 2_000, &[]).is_empty());
+        assert!(assembler.traffic(at(10_000)).is_empty());
+    }
+}
+
+#[test]
 fn a_flood_is_bounded_and_counted() {
     let mut assembler = Assembler::new(
         at(0),

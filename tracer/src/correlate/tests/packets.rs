@@ -221,6 +221,39 @@ fn rows_of_healthy_attempts_are_counted_once_each() {
 }
 
 #[test]
+fn what_a_terminating_backend_answered_is_counted_from_rows_once() {
+    let mut scene = Scene::new(vec![endpoint(A, "n2", READY)]);
+    scene.slice(ms(0), vec![endpoint(A, "n2", TERMINATING_SERVING)]);
+    // n2 saw 25 of other nodes' clients and 15 of its own; n1's row is of the same 25.
+    for (node, side, count) in [
+        ("n2", Side::Server, 25),
+        ("n2", Side::Client, 15),
+        ("n1", Side::Client, 25),
+    ] {
+        scene.push(
+            node,
+            Record::Traffic(Traffic {
+                second: ms(1_000).second(),
+                service: Some(SERVICE.to_owned()),
+                side,
+                client: None,
+                backend: Some(SocketAddr::new(ip(A), 53)),
+                count,
+                first_answer: ms(1_001),
+                last_answer: ms(1_900),
+                latency_us: [(512, count)].into(),
+            }),
+        );
+    }
+    let timeline = scene.timeline();
+    assert_eq!(
+        timeline.summaries[0].zero_ready_windows[0].answered_by_terminating,
+        40
+    );
+    assert_eq!(timeline.summaries[0].queries, 40);
+}
+
+#[test]
 fn a_reject_in_output_is_an_attempt_though_no_socket_was_seen() {
     let mut scene = Scene::new(vec![]);
     let sent = scene.query("n1", ms(100));
