@@ -105,13 +105,15 @@ impl Pump {
             .collect()
     }
 
-    /// Rows of healthy attempts up to now, for somebody who reads now: what comes later makes further rows.
+    /// Healthy attempts up to now, for somebody who reads now: what comes later makes further records.
     pub(super) fn traffic(&mut self, now: Timestamp) -> Vec<Record> {
-        let end = now + TRAFFIC_DELAY_NS;
-        self.assembler
-            .traffic(end)
+        let flights = self.assembler.flush(now);
+        let rows = self.assembler.traffic(now + TRAFFIC_DELAY_NS);
+        let flights = flights
             .into_iter()
-            .map(Record::Traffic)
+            .map(|flight| Record::Flight(Box::new(flight)));
+        flights
+            .chain(rows.into_iter().map(Record::Traffic))
             .collect()
     }
 
