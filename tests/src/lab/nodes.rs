@@ -90,6 +90,11 @@ async fn plug(node: &Node) -> Result<()> {
             ("net/ipv4/conf/default/rp_filter", "0"),
             // REJECT answers each query, so that "refused" in a client's log means what it says.
             ("net/ipv4/icmp_ratelimit", "0"),
+            // An agent can call a flow new once it has recorded for longer than conntrack remembers: the kernel's 30 and
+            // 120 s would make each experiment two minutes longer. A fresh port is asked from once, so that nothing else
+            // hangs on it.
+            ("net/netfilter/nf_conntrack_udp_timeout", "2"),
+            ("net/netfilter/nf_conntrack_udp_timeout_stream", "2"),
             // Without it replies between two pods of one node cross the bridge unseen by netfilter and keep the
             // backend's address: the client would not know them.
             ("net/bridge/bridge-nf-call-iptables", "1"),

@@ -201,8 +201,10 @@ impl Experiment {
             Play::DiedFirst => {
                 stage.stop(A, Stop::Killed).await?;
                 at(1000).await;
-                // Rules first, then the slice at once: no query can fall in between and be the rules' fault.
+                // Rules first, the slice a moment later: no query goes to A then, so that none can be the rules' fault,
+                // nor lie so close before the slice's change that nobody could tell whether it came first.
                 stage.rules(&NODES, &[B]).await?;
+                sleep(ms(60)).await;
                 stage.gone(A)?;
                 stage.pod_deleted(A)
             }

@@ -96,6 +96,15 @@ impl Pump {
         records
     }
 
+    /// Queries that wait in a server of this node ([`Assembler::unreplied`]).
+    pub(super) fn unreplied(&self) -> Vec<Record> {
+        let flights = self.assembler.unreplied();
+        flights
+            .into_iter()
+            .map(|flight| Record::Flight(Box::new(flight)))
+            .collect()
+    }
+
     /// Rows of healthy attempts up to now, for somebody who reads now: what comes later makes further rows.
     pub(super) fn traffic(&mut self, now: Timestamp) -> Vec<Record> {
         let end = now + TRAFFIC_DELAY_NS;

@@ -67,6 +67,7 @@ pub async fn run(config: Config) -> Result<(), Error> {
                 agent.turn();
                 let rows = agent.pump.traffic(agent.clock.now());
                 agent.writer.write(rows);
+                agent.view.unreplied(agent.pump.unreplied());
                 agent.write_info();
                 // Nobody waits any more: fine.
                 let _ = done.send(());

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio::sync::{mpsc, oneshot};
@@ -14,6 +15,9 @@ use crate::model::Timestamp;
 use crate::model::record::{GapKind, GapSeen, NodeRecord, Record};
 use crate::node::clock::Clock;
 use crate::store::Reading;
+
+/// How long a finished attempt is held back for late drops and ICMP errors, and a little more.
+const SETTLE: Duration = Duration::from_millis(450);
 
 /// What the main loop and the API share.
 #[derive(Debug)]
@@ -32,6 +36,7 @@ struct State {
     since: Option<Timestamp>,
     ready: bool,
     broken: BTreeMap<String, Timestamp>,
+    unreplied: Vec<Record>,
 }
 
 impl View {
@@ -68,6 +73,11 @@ impl View {
         self.state().ready = true;
     }
 
+    /// Queries that wait in a server of this node now.
+    pub(super) fn unreplied(&self, records: Vec<Record>) {
+        self.state().unreplied = records;
+    }
+
     /// A watch on the API is broken since then.
     pub(super) fn broken(&self, what: String, from: Timestamp) {
         self.state().broken.entry(what).or_insert(from);
@@ -82,6 +92,8 @@ impl View {
 impl Source for View {
     fn flush(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
+            // Healthy attempts of a moment ago are still held back for what may follow them.
+            tokio::time::sleep(SETTLE).await;
             let (done, wait) = oneshot::channel();
             if self.flush.send(done).await.is_ok() {
                 // An error means that the agent stops: what it has is being written anyway.
@@ -95,7 +107,20 @@ impl Source for View {
         let mut reading = read_store(&self.path, from, to)?;
         // A watch that is still broken has no end yet; whoever reads now must know all the same.
         let now = self.clock.now();
-        let open = self.state().broken.values().min().copied();
+        let (open, unreplied) = {
+            let state = self.state();
+            (
+                state.broken.values().min().copied(),
+                state.unreplied.clone(),
+            )
+        };
+        let waiting = unreplied
+            .into_iter()
+            .filter(|it| it.at() >= from && it.at() <= to);
+        reading.records.extend(waiting.map(|record| NodeRecord {
+            node: self.node.clone(),
+            record,
+        }));
         if let Some(from) = open {
             let gap = GapSeen {
                 from,

@@ -1,6 +1,5 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
-
 use super::values::*;
 use super::*;
 use crate::model::Timestamp;

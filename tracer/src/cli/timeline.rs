@@ -1,6 +1,6 @@
 //! `slicetrace timeline`: what happened, and why.
 
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -86,13 +86,33 @@ pub(super) fn run(arguments: Arguments) -> Result<Ending, Failure> {
                     Clock::Utc
                 },
                 all: arguments.all,
+                remark: filter.remark(),
                 now: (!arguments.agents.urls.is_empty()).then(values::now),
             };
             text::write(&mut out, shown, &style)?;
         }
     }
     out.flush()?;
-    Ok(ending(shown, arguments.fail_on.as_ref(), &remarks))
+    drop(out);
+    // On a terminal that shows both, what is missing has just been said.
+    let told = arguments.output == Output::Text
+        && io::stdout().is_terminal()
+        && io::stderr().is_terminal();
+    let absent = absent(shown, &remarks);
+    if told && !absent.is_empty() {
+        say("something is missing from this answer, as said above");
+    } else {
+        absent.iter().for_each(|sentence| say(sentence));
+    }
+    let met = arguments
+        .fail_on
+        .map_or_else(Vec::new, |fail_on| fail_on.met(shown.summaries));
+    met.iter().for_each(|sentence| say(sentence));
+    Ok(match (met.is_empty(), absent.is_empty()) {
+        (false, _) => Ending::Met,
+        (true, false) => Ending::Incomplete,
+        (true, true) => Ending::Done,
+    })
 }
 
 fn judge(collected: Collected, services: Vec<String>) -> Timeline {
@@ -106,25 +126,14 @@ fn judge(collected: Collected, services: Vec<String>) -> Timeline {
     timeline(collected.records, &options)
 }
 
-/// Says what is missing and what is met.
-fn ending(shown: Shown<'_>, fail_on: Option<&FailOn>, remarks: &[String]) -> Ending {
-    let mut absent = missing::missing(shown.header, shown.summaries);
+/// What is missing from the answer, in sentences.
+fn absent(shown: Shown<'_>, remarks: &[String]) -> Vec<String> {
+    let mut absent = missing::missing(shown);
     absent.extend_from_slice(remarks);
-    if missing::nothing_recorded(shown.header) {
+    if missing::nothing_recorded(shown.header, shown.summaries) {
         absent.push("nothing recorded, so nothing can be said".to_owned());
     }
-    for sentence in &absent {
-        say(sentence);
-    }
-    let met = fail_on.map_or_else(Vec::new, |fail_on| fail_on.met(shown.summaries));
-    for sentence in &met {
-        say(sentence);
-    }
-    match (met.is_empty(), absent.is_empty()) {
-        (false, _) => Ending::Met,
-        (true, false) => Ending::Incomplete,
-        (true, true) => Ending::Done,
-    }
+    absent
 }
 
 /// Which queries are shown. Transitions and totals are always those of the whole Service.
@@ -163,6 +172,25 @@ impl Filter {
             node: arguments.node.clone(),
             verdict: arguments.verdict,
             failed: arguments.failed,
+        })
+    }
+
+    /// What it leaves out, in a sentence; `None`: nothing.
+    fn remark(&self) -> Option<String> {
+        let mut only = Vec::new();
+        match &self.client {
+            Some(Wanted::Host) => only.push("of host processes".to_owned()),
+            Some(Wanted::Pod(namespace, pod)) => only.push(format!("of {namespace}/{pod}")),
+            None => {}
+        }
+        only.extend(self.node.as_ref().map(|node| format!("on {node}")));
+        only.extend(self.verdict.map(|code| format!("with {}", code.name())));
+        if self.failed {
+            only.push("that failed".to_owned());
+        }
+        (!only.is_empty()).then(|| {
+            let only = only.join(" ");
+            format!("only queries {only} are shown; the totals are those of the whole Service")
         })
     }
 

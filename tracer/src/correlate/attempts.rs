@@ -54,8 +54,10 @@ pub struct Limits {
     pub refused_ns: i64,
     /// How long a client is waited for that neither gets an answer nor closes its socket.
     pub cap_ns: i64,
-    /// How long a reply of a server's socket is waited for.
+    /// How long a reply of a server's socket is waited for. One that comes later makes a flight of its own.
     pub server_ns: i64,
+    /// How long a delivered query is remembered for such a reply.
+    pub late_ns: i64,
     /// When an unanswered flight's trail is asked for.
     pub overdue_ns: i64,
     /// An answered flight that took longer is kept in full.
@@ -73,7 +75,8 @@ impl Default for Limits {
             grace_ns: 300 * MILLISECOND,
             refused_ns: 200 * MILLISECOND,
             cap_ns: 30 * SECOND,
-            server_ns: 10 * SECOND,
+            server_ns: SECOND,
+            late_ns: 30 * SECOND,
             overdue_ns: SECOND,
             slow_ns: SECOND,
         }
@@ -132,6 +135,8 @@ pub struct Assembler {
     by_cookie: HashMap<u64, Vec<u64>>,
     previous: Previous,
     failed: HashMap<Asker, Timestamp>,
+    /// Deliveries that were handed out without a reply, by client and txid.
+    late: HashMap<(SocketAddr, Option<u16>), Vec<Delivery>>,
     requested: Vec<u64>,
     traffic: Aggregator,
     evicted: Option<GapSeen>,
@@ -152,6 +157,7 @@ impl Assembler {
             by_client: HashMap::new(),
             by_cookie: HashMap::new(),
             failed: HashMap::new(),
+            late: HashMap::new(),
             requested: Vec::new(),
             traffic: Aggregator::default(),
             evicted: None,
@@ -265,6 +271,11 @@ impl Assembler {
         self.expire(until);
         self.previous.forget(now - self.timeouts.stream_ns);
         self.failed.retain(|_, at| now.since(*at) < 60 * SECOND);
+        let late = self.limits.late_ns;
+        self.late.retain(|_, all| {
+            all.retain(|it| now.since(it.at) < late);
+            !all.is_empty()
+        });
         self.finish(until, false)
     }
 
@@ -277,10 +288,28 @@ impl Assembler {
         self.finish(now, true)
     }
 
+    /// Everything that began before this has been handed out (or counted in a row that [`Assembler::traffic`] has).
+    pub fn complete_until(&self, now: Timestamp) -> Timestamp {
+        let waiting = self.waiting.peek().map(|Reverse(it)| it.at);
+        let open = self.open.values().map(|it| it.flight.at).min();
+        let applied = now - self.limits.reorder_ns;
+        waiting.into_iter().chain(open).fold(applied, Ord::min)
+    }
+
     /// Rows of healthy attempts for the seconds before `before`. A flight reaches its row up to [`Limits::cap_ns`] after it was
     /// answered, usually half a second: ask for the time up to a few seconds ago. A second may come again; its rows add up.
     pub fn traffic(&mut self, before: Timestamp) -> Vec<Traffic> {
         self.traffic.take(before)
+    }
+
+    /// Queries of other nodes' clients that reached a server's socket here and have no reply yet, as they stand: whoever
+    /// reads now must not take a packet for lost that is waiting in a server. They are handed out again when they end.
+    pub fn unreplied(&self) -> Vec<Flight> {
+        let mut flights: Vec<_> = self.open.values().map(|open| &open.flight).collect();
+        flights.retain(|it| {
+            it.origin.is_none() && it.delivery.as_ref().is_some_and(|it| it.replied.is_none())
+        });
+        flights.into_iter().cloned().collect()
     }
 
     /// Flights given up for lack of room since the last call, as a gap.
@@ -414,6 +443,8 @@ impl Assembler {
             if open.flight.origin.is_none() {
                 open.end(packet.at);
             }
+        } else {
+            self.replied_late(packet);
         }
     }
 
@@ -458,6 +489,22 @@ impl Assembler {
                 // The query is over for its earlier packets too.
                 open.end(packet.at);
             }
+        }
+    }
+
+    /// A reply to a query whose flight was handed out already: the difference between slow and silent.
+    fn replied_late(&mut self, packet: &Packet) {
+        let key = (packet.client(), packet.txid);
+        let Some(waiting) = self.late.get_mut(&key) else {
+            return;
+        };
+        if let Some(mut delivery) = waiting.pop() {
+            delivery.replied = Some(packet.at);
+            let mut open = Open::stray(empty(key.0, key.1, delivery.at), packet.at);
+            open.flight.delivery = Some(delivery);
+            open.socket_hop(Hop::from(packet));
+            open.fail();
+            self.insert(open);
         }
     }
 
@@ -625,6 +672,12 @@ impl Assembler {
             });
             let healthy = !retry && open.healthy(self.limits.slow_ns);
             let flight = open.into_flight(now);
+            if let Some(delivery) = flight.delivery.as_ref().filter(|it| it.replied.is_none())
+                && self.late.len() < self.limits.open
+            {
+                let key = (flight.client, flight.txid);
+                self.late.entry(key).or_default().push(delivery.clone());
+            }
             if healthy && !self.limits.record_all {
                 self.traffic.add(&flight);
             } else if !undecided {
@@ -677,11 +730,6 @@ impl Assembler {
     fn of_client(&self, client: SocketAddr, txid: Option<u16>) -> Vec<u64> {
         let all = self.by_client.get(&client).into_iter().flatten().copied();
         all.filter(|id| {
-            self.open.get(id).is_some_and(|open| {
-                txid.is_none() || open.flight.txid.is_none() || open.flight.txid == txid
-            })
-        })
-        .filter(|id| {
             txid.is_none()
                 || self
                     .open

@@ -61,9 +61,11 @@ impl Attempt {
     }
 
     fn add(&mut self, node: &str, flight: Flight) {
-        let on = |_: &()| node.to_owned();
-        if let (None, Some(delivery)) = (&self.delivery, flight.delivery) {
-            self.delivery = Some((on(&()), delivery));
+        match (&mut self.delivery, flight.delivery) {
+            (None, Some(delivery)) => self.delivery = Some((node.to_owned(), delivery)),
+            // The reply came after the first flight had been handed out.
+            (Some((_, known)), Some(again)) => known.replied = known.replied.or(again.replied),
+            (_, None) => {}
         }
         if self.question.is_none() {
             self.question = flight.question;
@@ -182,7 +184,14 @@ fn owner(
     };
     let mut newest_first = candidates.iter().rev().filter(fits).peekable();
     let newest = newest_first.peek().copied().copied();
-    if part.delivery.is_some() {
+    if let Some(delivery) = &part.delivery {
+        let same = |index: &usize| {
+            (attempts[*index].delivery.as_ref())
+                .is_some_and(|(other, it)| other == node && it.at == delivery.at)
+        };
+        if let Some(index) = candidates.iter().copied().find(same) {
+            return Some(index);
+        }
         // One packet is delivered once.
         return newest_first
             .copied()

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::model::Timestamp;
-use crate::model::event::Direction;
+use crate::model::event::{Direction, Point};
 use crate::model::flight::Refusal;
 use crate::model::timeline::{Flow, Translation};
 
@@ -44,6 +44,22 @@ pub(super) fn backend(
     towards
         .or_else(|| replies.filter(|(_, address)| !frontend(*address)).max())
         .map(|(_, address)| address)
+}
+
+/// The client's node sent the query on, out of a namespace that is not the client's, and its destination was still the
+/// Service's: netfilter had no rule for it at that moment. (A load balancer on a device has rewritten it by then.)
+pub(super) fn left_untranslated(attempt: &Attempt, frontend: impl Fn(SocketAddr) -> bool) -> bool {
+    let mut here = (attempt.trail.iter())
+        .filter(|(node, it)| {
+            *node == attempt.node && it.direction == Direction::Query && !it.encapsulated
+        })
+        .map(|(_, it)| it);
+    let Some(first) = here.next() else {
+        return false;
+    };
+    here.next_back().is_some_and(|last| {
+        last.point == Point::Tx && last.netns != first.netns && frontend(last.destination)
+    })
 }
 
 /// Who turned the Service's address into the backend's.

@@ -143,6 +143,15 @@ impl Programs {
                 basis,
             });
         }
+        // A transition can make one endpoint usable and another not: the node has taken it over with the last of them.
+        lines.sort_by(|a, b| (&a.transition, &a.node, a.at).cmp(&(&b.transition, &b.node, b.at)));
+        lines.dedup_by(|later, kept| {
+            let same = later.transition == kept.transition && later.node == kept.node;
+            if same {
+                std::mem::swap(later, kept);
+            }
+            same
+        });
         lines
     }
 

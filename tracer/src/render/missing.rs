@@ -1,6 +1,7 @@
 //! What is missing from an answer, in words: a tool that is blind must never look like a network that is well.
 
-use crate::model::timeline::{Header, NodeHeader, Summary};
+use super::Shown;
+use crate::model::timeline::{Gap, GapKind, Header, Line, NodeHeader, Summary};
 
 /// Hooks that see every packet of the Service on their way; the others count rare things and may well stay at zero.
 const CORE_HOOKS: [&str; 4] = [
@@ -11,11 +12,12 @@ const CORE_HOOKS: [&str; 4] = [
 ];
 
 /// No node saw anything of the Service: nothing can be said, neither good nor bad.
-pub fn nothing_recorded(header: &Header) -> bool {
+pub fn nothing_recorded(header: &Header, summaries: &[Summary]) -> bool {
     header
         .nodes
         .iter()
         .all(|node| !node.recorded || blind(node))
+        && summaries.iter().all(|summary| summary.queries == 0)
 }
 
 /// None of the node's hooks saw a packet.
@@ -33,7 +35,12 @@ fn silent_hooks(node: &NodeHeader) -> Vec<&'static str> {
 }
 
 /// One sentence for each thing that is missing; empty: the answer is whole.
-pub fn missing(header: &Header, summaries: &[Summary]) -> Vec<String> {
+pub fn missing(shown: Shown<'_>) -> Vec<String> {
+    let Shown {
+        header,
+        lines,
+        summaries,
+    } = shown;
     let mut sentences = Vec::new();
     if header.nodes.is_empty() {
         sentences.push("no node is in this timeline".to_owned());
@@ -41,6 +48,10 @@ pub fn missing(header: &Header, summaries: &[Summary]) -> Vec<String> {
     for node in &header.nodes {
         sentences.extend(of_node(node));
     }
+    sentences.extend(lines.iter().filter_map(|line| match line {
+        Line::Gap(gap) => of_gap(gap, header),
+        _ => None,
+    }));
     let mut absent: Vec<&str> = summaries
         .iter()
         .flat_map(|summary| &summary.missing_nodes)
@@ -53,6 +64,20 @@ pub fn missing(header: &Header, summaries: &[Summary]) -> Vec<String> {
         sentences.push(format!("{name} is missing: it has no records here"));
     }
     sentences
+}
+
+/// Losses that the node's own counters do not tell, such as records deleted to keep a store within its bounds.
+fn of_gap(gap: &Gap, header: &Header) -> Option<String> {
+    let counted = header
+        .nodes
+        .iter()
+        .any(|node| node.name == gap.node && node.lost_records.total() > 0);
+    (gap.what == GapKind::RecordsLost && !counted).then(|| {
+        format!(
+            "{} has lost or deleted records between {} and {}",
+            gap.node, gap.from, gap.to
+        )
+    })
 }
 
 fn of_node(node: &NodeHeader) -> Vec<String> {

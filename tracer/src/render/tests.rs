@@ -19,6 +19,7 @@ const fn style(width: usize) -> Style {
         ascii: false,
         clock: Clock::Utc,
         all: false,
+        remark: None,
         now: None,
     }
 }
@@ -141,7 +142,7 @@ fn all_shows_each_failure() {
 #[test]
 fn blindness_is_never_silent() {
     let blind = fixture::blind();
-    let sentences = missing::missing(&blind.header, &blind.summaries);
+    let sentences = missing::missing(shown(&blind));
     for words in [
         "worker1 is missing",
         "worker2 is blind",
@@ -153,13 +154,20 @@ fn blindness_is_never_silent() {
             "{words}: {sentences:?}"
         );
     }
-    assert!(!missing::nothing_recorded(&blind.header));
-    assert!(missing::nothing_recorded(&fixture::nothing().header));
+    assert!(!missing::nothing_recorded(&blind.header, &blind.summaries));
+    assert!(missing::nothing_recorded(&fixture::nothing().header, &[]));
+    let mut purged = fixture::graceful();
+    purged.lines.push(Line::Gap(Gap {
+        from: purged.header.from,
+        to: purged.header.to,
+        node: "worker1".into(),
+        what: GapKind::RecordsLost,
+        count: 9,
+    }));
+    let sentences = missing::missing(shown(&purged));
+    assert!(sentences[0].contains("deleted records"), "{sentences:?}");
     let healthy = fixture::graceful();
-    assert_eq!(
-        missing::missing(&healthy.header, &healthy.summaries),
-        Vec::<String>::new()
-    );
+    assert_eq!(missing::missing(shown(&healthy)), Vec::<String>::new());
 }
 
 #[test]

@@ -3,6 +3,8 @@
 //! Everything shown is built of [`layout::Flow`]s, which are cleaned of anything a terminal could obey, wrapped and
 //! coloured in one place: [`layout`].
 
+mod clean;
+mod entry;
 mod header;
 mod incident;
 mod index;
@@ -18,8 +20,9 @@ use std::io::{self, Write};
 use super::Shown;
 use crate::model::Timestamp;
 use crate::model::timeline::{Gap, GapKind, Line, Summary};
+use entry::Entry;
 use index::Index;
-use layout::{Entry, Flow, Tone};
+use layout::{Flow, Tone};
 
 pub use words::Clock;
 
@@ -36,6 +39,8 @@ pub struct Style {
     pub clock: Clock,
     /// Each failure by itself, however alike.
     pub all: bool,
+    /// What is left out on purpose, in a sentence.
+    pub remark: Option<String>,
     /// The time now, on a live timeline; `None` for a recording.
     pub now: Option<Timestamp>,
 }
@@ -53,7 +58,7 @@ pub fn write(out: &mut dyn Write, shown: Shown<'_>, style: &Style) -> io::Result
         ..style.clone()
     };
     header::write(out, shown, style)?;
-    if super::missing::nothing_recorded(shown.header) && shown.lines.is_empty() {
+    if super::missing::nothing_recorded(shown.header, shown.summaries) && shown.lines.is_empty() {
         return out.flush();
     }
     let index = Index::new(shown, style);
@@ -86,7 +91,7 @@ pub fn write(out: &mut dyn Write, shown: Shown<'_>, style: &Style) -> io::Result
 
 /// Text from outside made harmless for a terminal.
 pub fn harmless(text: &str) -> String {
-    layout::escape(text)
+    clean::escape(text)
 }
 
 fn entries(shown: Shown<'_>, index: &Index<'_>, style: &Style) -> Vec<(Timestamp, Entry)> {

@@ -441,6 +441,32 @@ fn what_was_committed_survives_a_copy_taken_in_mid_flight() {
 }
 
 #[test]
+fn a_reader_sees_what_a_running_agent_has_written() {
+    let (_folder, path) = file();
+    let mut agent = Store::open(&path).unwrap();
+    let reader = Store::read_only(&path).unwrap();
+    for round in 1..4 {
+        agent
+            .write(&[on("n", Record::Flight(Box::new(flight(NOON + round))))])
+            .unwrap();
+        let reading = reader.read(Timestamp(NOON), Timestamp(NOON)).unwrap();
+        assert_eq!(reading.records.len() as i64, round);
+        let bounds = Retention {
+            not_before: Timestamp(0),
+            keep_bytes: u64::MAX,
+        };
+        agent.retain(bounds).unwrap();
+    }
+    let refused = Store::read_only(&path).unwrap().write(&one_of_each(NOON));
+    assert!(
+        refused
+            .unwrap_err()
+            .to_string()
+            .contains("may not be written")
+    );
+}
+
+#[test]
 fn age_keeps_the_latest_state_and_says_what_is_gone() {
     let (_folder, path) = file();
     let mut store = Store::open(&path).unwrap();

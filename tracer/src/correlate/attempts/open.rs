@@ -193,15 +193,8 @@ impl Open {
     /// When it may be handed out; `None` while it is pending.
     pub(super) fn due(&self, limits: &Limits) -> Option<Timestamp> {
         let due = self.ended? + limits.grace_ns + self.extra_ns;
-        // A reply that leaves the server late is the difference between slow and silent.
-        Some(match &self.flight.delivery {
-            Some(it) => due.max(match it.replied {
-                Some(replied) => replied + limits.grace_ns,
-                None if self.answered() => due,
-                None => it.at + limits.server_ns,
-            }),
-            None => due,
-        })
+        let replied = self.flight.delivery.as_ref().and_then(|it| it.replied);
+        Some(replied.map_or(due, |it| due.max(it + limits.grace_ns)))
     }
 
     /// Answered in time, nothing odd about it.

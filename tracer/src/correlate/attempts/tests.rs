@@ -405,10 +405,12 @@ fn a_drop_on_the_way_is_a_flight_with_neither_end() {
 }
 
 #[test]
-fn a_server_gets_time_to_be_slow() {
+fn a_reply_after_its_flight_was_handed_out_makes_another() {
     let mut assembler = assembler(false);
     feed(&mut assembler, [query(0), delivery(1), released(500)]);
-    assert!(run(&mut assembler, 0, 3_000, &[]).is_empty());
+    let first = run(&mut assembler, 0, 3_000, &[]);
+    assert_eq!(first[0].delivery.as_ref().unwrap().replied, None);
+    assert_eq!(assembler.complete_until(at(3_000)), at(2_950));
     feed(
         &mut assembler,
         [reply(3_100), dropped(3_101, Direction::Reply, "NO_SOCKET")],
@@ -417,8 +419,18 @@ fn a_server_gets_time_to_be_slow() {
     let [flight] = &flights[..] else {
         panic!("{flights:?}")
     };
-    assert_eq!(flight.delivery.as_ref().unwrap().replied, Some(at(3_100)));
+    let delivery = flight.delivery.as_ref().unwrap();
+    assert_eq!((delivery.at, delivery.replied), (at(1), Some(at(3_100))));
     assert_eq!(flight.drops[0].direction, Direction::Reply);
+    assert!(assembler.traffic(at(20_000)).is_empty());
+}
+
+#[test]
+fn a_servers_node_does_not_wait_for_ever_for_a_reply() {
+    let mut assembler = assembler(false);
+    feed(&mut assembler, [delivery(1)]);
+    let flights = run(&mut assembler, 0, 2_000, &[]);
+    assert_eq!(flights[0].delivery.as_ref().unwrap().replied, None);
 }
 
 #[test]

@@ -601,3 +601,42 @@ fn a_verdict_is_final_after_a_minute_or_a_transition() {
     remove(&mut scene, 1_000);
     assert!(queries(&scene.timeline())[3].is_final);
 }
+
+#[test]
+fn a_bridge_without_anybody_left_is_gone_but_a_tunnel_without_a_target_is_not() {
+    for (node, code) in [("n2", Code::ProgrammingLag), ("n1", Code::KernelDrop)] {
+        let mut scene = two_replicas();
+        remove(&mut scene, 0);
+        scene.commit("n1", ms(90), OLD, 0, 2);
+        let sent = scene.query("n1", ms(60)).towards(OLD);
+        scene.dropped(
+            &sent,
+            node,
+            "NO_TX_TARGET",
+            std::net::SocketAddr::new(ip(OLD), 53),
+        );
+        scene.sent(sent);
+        assert_eq!(verdict(&scene.timeline()).code, code);
+    }
+}
+
+#[test]
+fn a_terminating_backend_that_was_never_reached_is_not_to_blame() {
+    let mut scene = two_replicas();
+    retire(&mut scene);
+    let sent = scene.query("n1", ms(200)).towards(OLD);
+    scene.sent(sent);
+    assert_eq!(verdict(&scene.timeline()).code, Code::Unexplained);
+}
+
+#[test]
+fn a_reply_that_was_recorded_later_makes_silence_slowness() {
+    let mut scene = two_replicas();
+    let sent = scene.query("n1", ms(100)).towards(OLD);
+    scene.delivered(&sent, OLD, "n2", None);
+    scene.delivered(&sent, OLD, "n2", Some(ms(4_000)));
+    scene.sent(sent);
+    let timeline = scene.timeline();
+    assert_eq!(queries(&timeline).len(), 4);
+    assert_eq!(verdict(&timeline).code, Code::BackendSlow);
+}

@@ -299,7 +299,7 @@ proptest! {
         let records = scene.all().into_iter().filter(|it| {
             let removable = match &it.record {
                 Record::Flight(flight) => flight.origin.is_none()
-                    && !flight.delivery.as_ref().is_some_and(|it| it.replied.is_some()),
+                    && flight.delivery.as_ref().is_none_or(|it| it.replied.is_none()),
                 Record::Rules(_) => true,
                 _ => false,
             };

@@ -9,6 +9,7 @@ use crate::model::timeline::Flow;
 use super::super::answers::Answers;
 use super::super::gaps::Gaps;
 use super::super::join::Attempt;
+use super::super::path;
 use super::super::rules::Programs;
 use super::super::slices::{History, Key, State};
 use super::signs::Signs;
@@ -55,6 +56,8 @@ pub(in super::super) struct Case<'a> {
     pub(in super::super) backend: Option<SocketAddr>,
     pub(in super::super) flow: Option<Flow>,
     pub(super) signs: Signs<'a>,
+    /// It left the client's node with the Service's address: no rule translated it.
+    pub(super) untranslated: bool,
 }
 
 impl<'a> Case<'a> {
@@ -66,15 +69,20 @@ impl<'a> Case<'a> {
         flow: Option<Flow>,
     ) -> Self {
         let at = attempt.sent();
+        let frontend = |it| service.frontends.contains(&it);
+        let step = service.history.step_at(at);
+        let backend_node =
+            backend.and_then(|it| service.history.node_of(step.unwrap_or(0), it.ip()));
         Self {
             world,
             service,
             attempt,
             at,
-            step: service.history.step_at(at),
+            step,
             backend,
             flow,
-            signs: Signs::new(attempt, |it| service.frontends.contains(&it)),
+            signs: Signs::new(attempt, frontend, backend_node),
+            untranslated: backend.is_none() && path::left_untranslated(attempt, frontend),
         }
     }
 

@@ -142,7 +142,7 @@ fn answer_left_backend(case: &Case<'_>) -> Option<Conclusion> {
 
 fn no_backend(case: &Case<'_>) -> Option<Conclusion> {
     let no_packet = case.signs.at_send && case.backend.is_none();
-    if !(case.signs.rejected || no_packet) {
+    if !(case.signs.rejected || no_packet || case.untranslated) {
         return None;
     }
     let history = case.history();
@@ -175,7 +175,8 @@ fn no_backend(case: &Case<'_>) -> Option<Conclusion> {
     let lag = match (since, rules) {
         (_, RulesFact::AfterChange) | (None, _) => false,
         (Some(_), RulesFact::BeforeChange) => true,
-        (Some(since), RulesFact::Unknown) => since <= NEAR_NS,
+        // Without a rejection it takes the commit to know that the rule was missing, not passed by.
+        (Some(since), RulesFact::Unknown) => since <= NEAR_NS && !case.untranslated,
     };
     if lag {
         let mut conclusion = Conclusion::new(Code::ProgrammingLag, confidence);
@@ -187,6 +188,9 @@ fn no_backend(case: &Case<'_>) -> Option<Conclusion> {
                 .or((case.at.since(at) > SECOND).then_some(Convergence::Late))
         });
         return Some(conclusion);
+    }
+    if case.untranslated {
+        return None;
     }
     // The rules had long known an endpoint, and yet it was dropped before one was chosen.
     Some(Conclusion::new(Code::PolicyDrop, Confidence::Inferred))

@@ -34,6 +34,10 @@ enum Sign {
     Gone,
     Flooded,
     Netfilter,
+    /// A queue was thrown away with its owner.
+    Purged,
+    /// A bridge or tunnel had nobody to give it to.
+    NoTarget,
     Unnamed,
     Rival,
 }
@@ -42,7 +46,9 @@ fn sign(reason: Option<&str>) -> Sign {
     match reason {
         None | Some("NOT_SPECIFIED") => Sign::Unnamed,
         Some("CONSUMED" | "NOT_DROPPED_YET") => Sign::Nothing,
-        Some("NO_SOCKET" | "QUEUE_PURGE") => Sign::Closed,
+        Some("NO_SOCKET") => Sign::Closed,
+        Some("QUEUE_PURGE") => Sign::Purged,
+        Some("NO_TX_TARGET") => Sign::NoTarget,
         Some("NEIGH_FAILED" | "NEIGH_QUEUEFULL" | "NEIGH_DEAD") => Sign::Gone,
         Some("OTHERHOST") => Sign::Flooded,
         Some("NETFILTER_DROP") => Sign::Netfilter,
@@ -51,16 +57,22 @@ fn sign(reason: Option<&str>) -> Sign {
 }
 
 impl<'a> Signs<'a> {
-    pub(super) fn new(attempt: &'a Attempt, frontend: impl Fn(SocketAddr) -> bool) -> Self {
+    /// `backend_node`: where the API says that the chosen backend runs, or ran.
+    pub(super) fn new(
+        attempt: &'a Attempt,
+        frontend: impl Fn(SocketAddr) -> bool,
+        backend_node: Option<&str>,
+    ) -> Self {
         let mut signs = Self::default();
         for found in &attempt.drops {
             let (node, drop) = found;
             match drop.direction {
-                Direction::Query => signs.query_drop(attempt, found, &frontend),
+                Direction::Query => signs.query_drop(attempt, found, &frontend, backend_node),
                 Direction::Reply => match sign(drop.reason.as_deref()) {
                     Sign::Nothing | Sign::Flooded => {}
                     // The client had closed its socket, or asked from another: the answer came too late.
-                    Sign::Closed if client_was_over(attempt, drop) && *node == attempt.node => {}
+                    Sign::Closed | Sign::Purged
+                        if client_was_over(attempt, drop) && *node == attempt.node => {}
                     Sign::Unnamed => signs.unnamed = signs.unnamed.or(Some(found)),
                     _ => signs.rival = signs.rival.or(Some(found)),
                 },
@@ -89,6 +101,7 @@ impl<'a> Signs<'a> {
         attempt: &Attempt,
         found: &'a (String, Drop),
         frontend: &impl Fn(SocketAddr) -> bool,
+        backend_node: Option<&str>,
     ) {
         let (node, drop) = found;
         let delivered = attempt.delivery.as_ref();
@@ -101,11 +114,18 @@ impl<'a> Signs<'a> {
             Sign::Closed => self.closed = true,
             Sign::Gone => self.gone = true,
             Sign::Flooded => self.flooded = true,
+            // A server that dies takes its socket's queue along; without a socket it was a neighbour's queue.
+            Sign::Purged if delivered.is_some() => self.closed = true,
+            Sign::Purged => self.gone = true,
+            // On the backend's own node: no other pod is left on its bridge to get a flooded copy.
+            Sign::NoTarget if backend_node == Some(node) => self.gone = true,
             Sign::Netfilter if *node == attempt.node && frontend(drop.destination) => {
                 self.rejected = true;
             }
             Sign::Unnamed => self.unnamed = self.unnamed.or(Some(found)),
-            Sign::Netfilter | Sign::Rival => self.rival = self.rival.or(Some(found)),
+            Sign::Netfilter | Sign::NoTarget | Sign::Rival => {
+                self.rival = self.rival.or(Some(found))
+            }
         }
     }
 

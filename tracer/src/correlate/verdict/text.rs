@@ -10,12 +10,21 @@ pub(super) fn sentence(case: &Case<'_>, conclusion: &Conclusion, facts: Facts) -
     let node = &case.attempt.node;
     let backend = name(case);
     let text = match conclusion.code {
+        Code::NoEndpoints if case.untranslated => format!(
+            "The Service had no usable endpoint{}, and {node} sent the query on without translating it",
+            since(case, conclusion)
+        ),
         Code::NoEndpoints => format!(
             "The Service had no usable endpoint{}, so {node} rejected the query",
             since(case, conclusion)
         ),
         Code::ProgrammingLag if case.signs.rejected || case.signs.at_send => format!(
             "{node} still rejected the query although an endpoint had become usable{}{}",
+            since(case, conclusion),
+            rules_came(case, conclusion)
+        ),
+        Code::ProgrammingLag if case.untranslated => format!(
+            "{node} had no rule for the query yet and sent it on with the Service's address, although an endpoint had become usable{}{}",
             since(case, conclusion),
             rules_came(case, conclusion)
         ),
@@ -273,7 +282,12 @@ fn unexplained(case: &Case<'_>, backend: &str) -> String {
     }
     if case.backend.is_none() {
         return format!(
-            "The query left the client's socket on {node}; which backend was chosen was not seen"
+            "The query left the client's socket on {node}{}",
+            match case.untranslated {
+                true =>
+                    " and then the node, still with the Service's address: no rule translated it",
+                false => "; which backend was chosen was not seen",
+            }
         );
     }
     match case.backend_node() {

@@ -9,7 +9,7 @@ use crate::render::{Shown, missing};
 
 pub(super) fn write(out: &mut dyn Write, shown: Shown<'_>, style: &Style) -> io::Result<()> {
     let header = shown.header;
-    let absent = missing::missing(header, shown.summaries);
+    let absent = missing::missing(shown);
     items(shown, style, absent.is_empty()).line(out, style, "", "  ")?;
     for service in &header.services {
         if let Some(remark) = &service.upstream {
@@ -20,13 +20,20 @@ pub(super) fn write(out: &mut dyn Write, shown: Shown<'_>, style: &Style) -> io:
     }
     for sentence in &absent {
         Flow::new()
+            .keep(Tone::Warn, "⚠")
             .text(Tone::Warn, sentence)
-            .line(out, style, "⚠ ", "  ")?;
+            .line(out, style, "", "  ")?;
     }
-    if missing::nothing_recorded(header) {
+    if let Some(remark) = &style.remark {
         Flow::new()
+            .text(Tone::Dim, remark)
+            .line(out, style, "  ", "  ")?;
+    }
+    if missing::nothing_recorded(header, shown.summaries) {
+        Flow::new()
+            .keep(Tone::Bad, "⚠")
             .text(Tone::Bad, "nothing recorded, so nothing can be said")
-            .line(out, style, "⚠ ", "  ")?;
+            .line(out, style, "", "  ")?;
     }
     Ok(())
 }
@@ -48,7 +55,7 @@ fn items(shown: Shown<'_>, style: &Style, whole: bool) -> Flow {
     items.push(nodes(header, whole));
     items.extend(totals(shown));
     items.extend(age(header, style));
-    if !missing::nothing_recorded(header) {
+    if !missing::nothing_recorded(header, shown.summaries) {
         items.push(lost(header));
     }
     items.extend(clocks(header));
@@ -166,7 +173,11 @@ fn clocks(header: &Header) -> Option<Flow> {
             .iter()
             .filter_map(|node| node.clock_error_ns)
             .max()?;
-        let text = format!("clocks within {}", words::duration(bound));
+        let text = match bound {
+            // Nodes that share a kernel share its clock.
+            0 => "one clock".to_owned(),
+            _ => format!("clocks within {}", words::duration(bound)),
+        };
         return Some(Flow::new().keep(Tone::Plain, &text));
     }
     let who = if unknown.len() > 3 {

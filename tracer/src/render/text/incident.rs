@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use super::entry::Entry;
 use super::index::{Index, endpoint};
-use super::layout::{Entry, Flow, Tone};
+use super::layout::{Flow, Tone};
 use super::{Style, query, words};
 use crate::model::Timestamp;
 use crate::model::timeline::{Code, Convergence, Query};

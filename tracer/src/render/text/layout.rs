@@ -1,11 +1,11 @@
-//! Words into lines: wrapped at word boundaries, cleaned of what a terminal could obey, coloured last.
+//! Words into lines: cleaned of what a terminal could obey, wrapped at word boundaries, coloured last.
 
-use std::borrow::Cow;
 use std::io::{self, Write};
 
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 use super::Style;
+use super::clean::clean;
 
 /// How a word looks on a terminal with colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,7 +168,6 @@ impl Flow {
                 lines.done.is_empty() && *column > lines.used && column + width <= room
             }) {
                 lines.space(column - lines.used);
-                lines.pad_done();
             } else if !lines.fits(width)
                 && width <= room
                 && (width * 3 <= room * 2 || lines.used * 2 > room)
@@ -209,6 +208,17 @@ impl Piece {
     }
 }
 
+/// A word by itself, in a tone.
+pub(super) fn coloured(
+    out: &mut dyn Write,
+    style: &Style,
+    tone: Tone,
+    word: &str,
+) -> io::Result<()> {
+    let text = clean(word, style.ascii).into_owned();
+    Piece { tone, text }.write(out, style)
+}
+
 /// Lines as they fill.
 struct Lines {
     room: usize,
@@ -236,11 +246,6 @@ impl Lines {
 
     fn space(&mut self, count: usize) {
         self.put(Tone::Plain, &" ".repeat(count));
-    }
-
-    /// A padded column needs no further space before its word.
-    fn pad_done(&mut self) {
-        debug_assert!(!self.needs_space());
     }
 
     fn put(&mut self, tone: Tone, text: &str) {
@@ -293,165 +298,13 @@ fn cut(word: &str, room: usize) -> usize {
     if soft * 3 > hard { soft } else { hard }
 }
 
-/// Longer words are cut in the middle; a DNS name in presentation form can be a thousand characters.
-const LONGEST: usize = 256;
-
-/// Makes a word harmless: control characters and invisible direction marks are shown as escapes (they could otherwise
-/// rewrite the terminal), endless ones cut; with `ascii`, our symbols become ASCII and everything else an escape.
-pub(super) fn clean(word: &str, ascii: bool) -> Cow<'_, str> {
-    if word.len() <= LONGEST && word.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
-        return Cow::Borrowed(word);
-    }
-    let mut text = String::with_capacity(word.len());
-    for character in word.chars() {
-        match character {
-            ' '..='~' => text.push(character),
-            _ if dangerous(character) => text.extend(character.escape_unicode()),
-            _ if !ascii => text.push(character),
-            _ => match plain(character) {
-                Some(replacement) => text.push_str(replacement),
-                None => text.extend(character.escape_unicode()),
-            },
-        }
-    }
-    let count = text.chars().count();
-    if count > LONGEST {
-        let head: String = text.chars().take(LONGEST - 64).collect();
-        let tail: String = text.chars().skip(count - 60).collect();
-        text = format!("{head}{}{tail}", if ascii { "..." } else { "…" });
-    }
-    Cow::Owned(text)
-}
-
-/// A whole sentence without anything that a terminal could obey.
-pub(super) fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        if dangerous(character) {
-            escaped.extend(character.escape_unicode());
-        } else {
-            escaped.push(character);
-        }
-    }
-    escaped
-}
-
-/// Characters that a terminal obeys, or that make text look like other text (Unicode TR 36, 2.10).
-fn dangerous(character: char) -> bool {
-    character.is_control()
-        || matches!(character,
-            '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
-        || character.width().unwrap_or(0) == 0
-}
-
-/// Our own symbols in ASCII, of the same width where columns depend on it.
-const fn plain(symbol: char) -> Option<&'static str> {
-    Some(match symbol {
-        '◆' => "*",
-        '✗' => "x",
-        '⚠' => "!",
-        '○' => "o",
-        '│' => "|",
-        '╰' => "`",
-        '→' => "->",
-        '▸' => ">",
-        '⇢' => "=>",
-        '·' => "-",
-        '–' => "-",
-        '…' => "...",
-        '×' => "x",
-        'µ' => "u",
-        '±' => "+-",
-        _ => return None,
-    })
-}
-
-/// One thing on the timeline: its time, a symbol, a title, and details under a gutter.
-#[derive(Clone, Debug)]
-pub(super) struct Entry {
-    time: String,
-    symbol: &'static str,
-    tone: Tone,
-    title: Flow,
-    /// Indent of the first line, of the others, and text.
-    details: Vec<(usize, usize, Flow)>,
-    closed: bool,
-}
-
-/// Columns of the time and the space after it.
-pub(super) const TIME: usize = 14;
-
-/// Columns before the text of an entry.
-pub(super) const GUTTER: usize = TIME + 2;
-
-impl Entry {
-    pub(super) fn new(time: &str, symbol: &'static str, tone: Tone, title: Flow) -> Self {
-        Self {
-            time: time.to_owned(),
-            symbol,
-            tone,
-            title,
-            details: Vec::new(),
-            closed: false,
-        }
-    }
-
-    /// A detail under it; its first line and its others are indented by so many columns after the gutter.
-    pub(super) fn detail(mut self, first: usize, rest: usize, flow: Flow) -> Self {
-        self.details.push((first, rest, flow));
-        self
-    }
-
-    /// The last detail ends the gutter.
-    pub(super) fn close(mut self) -> Self {
-        self.closed = true;
-        self
-    }
-
-    pub(super) fn write(&self, out: &mut dyn Write, style: &Style) -> io::Result<()> {
-        let pad = " ".repeat(TIME);
-        let gutter = format!("{pad}│ ");
-        let blank = format!("{pad}  ");
-        // The symbol is a word of its own in its own tone, drawn before the title.
-        let mut first = Vec::new();
-        write!(first, "{:<TIME$}", self.time)?;
-        Piece {
-            tone: self.tone,
-            text: clean(self.symbol, style.ascii).into_owned(),
-        }
-        .write(&mut first, style)?;
-        first.push(b' ');
-        out.write_all(&first)?;
-        let rest = if self.details.is_empty() {
-            &blank
-        } else {
-            &gutter
-        };
-        self.title.line(out, style, "", rest)?;
-        let last = self.details.len().wrapping_sub(1);
-        for (position, (indent, hang, flow)) in self.details.iter().enumerate() {
-            if self.closed && position == last {
-                flow.line(out, style, &format!("{pad}╰ "), &blank)?;
-            } else {
-                let [first, rest] = [indent, hang].map(|columns| " ".repeat(*columns));
-                flow.line(
-                    out,
-                    style,
-                    &format!("{gutter}{first}"),
-                    &format!("{gutter}{rest}"),
-                )?;
-            }
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 mod tests {
     use super::*;
     use crate::render::text::Clock;
+    use crate::render::text::clean::LONGEST;
+    use proptest::prelude::*;
 
     fn style(width: usize, ascii: bool) -> Style {
         Style {
@@ -460,6 +313,7 @@ mod tests {
             ascii,
             clock: Clock::Utc,
             all: false,
+            remark: None,
             now: None,
         }
     }
@@ -509,5 +363,30 @@ mod tests {
     fn wide_characters_count_double() {
         let flow = Flow::new().text(Tone::Plain, "漢字漢字 漢字漢字");
         assert_eq!(lines(&flow, 18), ["漢字漢字", "  漢字漢字"]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_fits_any_width_and_nothing_is_left_out(
+            words in proptest::collection::vec(("\\PC{0,40}|.{0,20}|[a-z.-]{0,300}", any::<bool>()), 0..12),
+            width in 40_usize..200,
+            ascii in any::<bool>(),
+        ) {
+            let mut flow = Flow::new();
+            let mut whole = String::new();
+            for (text, keep) in &words {
+                flow = if *keep { flow.keep(Tone::Bold, text) } else { flow.text(Tone::Bad, text) };
+                whole.extend(text.split_whitespace().map(|word| clean(word, ascii).into_owned()));
+            }
+            let mut out = Vec::new();
+            flow.line(&mut out, &style(width, ascii), "", "  ").unwrap();
+            let found = String::from_utf8(out).unwrap();
+            for line in found.lines() {
+                prop_assert!(line.width() <= width, "{line}");
+                prop_assert!(!line.chars().any(char::is_control));
+            }
+            let letters = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
+            prop_assert_eq!(letters(&found), letters(&whole));
+        }
     }
 }

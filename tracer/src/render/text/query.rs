@@ -1,7 +1,8 @@
 //! A failed or recovered query: what was asked, each attempt, and why it failed.
 
+use super::entry::Entry;
 use super::index::Index;
-use super::layout::{Entry, Flow, Tone};
+use super::layout::{Flow, Tone};
 use super::{Style, trail, words};
 use crate::model::timeline::{
     ApiFact, Attempt, AttemptResult, Conditions, Confidence, Flow as Newness, Outcome, ProcessFact,
@@ -183,6 +184,11 @@ fn remarks(query: &Query, attempt: &Attempt, index: &Index<'_>) -> Vec<String> {
         attempt.backend_state,
     );
     let healthy = attempt.verdict.is_none();
+    // The verdict's sentence says for how long.
+    let told = attempt
+        .verdict
+        .as_ref()
+        .is_some_and(|verdict| !verdict.text.is_empty());
     let state = match attempt.backend_state {
         None if since.is_none() && healthy => None,
         None if since.is_none() => Some("in no slice"),
@@ -195,12 +201,12 @@ fn remarks(query: &Query, attempt: &Attempt, index: &Index<'_>) -> Vec<String> {
                 serving: true,
                 terminating: false,
             });
-        match since.filter(|_| !ready) {
+        match since.filter(|_| !ready && !told) {
             Some(since) => remarks.push(format!("{state} for {}", words::duration(since))),
             None => remarks.push(state.to_owned()),
         }
     }
-    if let Some(withdrawn) = withdrawn {
+    if let Some(withdrawn) = withdrawn.filter(|_| !told) {
         remarks.push(format!("withdrawn for {}", words::duration(withdrawn)));
     }
     if !healthy {

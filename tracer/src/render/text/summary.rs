@@ -16,7 +16,7 @@ pub(super) fn write(out: &mut dyn Write, shown: Shown<'_>, style: &Style) -> io:
             .text(Tone::Warn, "no Service was seen, so there are no totals")
             .line(out, style, "", "  ")?;
     }
-    if missing::nothing_recorded(shown.header) {
+    if missing::nothing_recorded(shown.header, shown.summaries) {
         Flow::new()
             .text(
                 Tone::Bad,

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use super::entry::{Entry, GUTTER};
 use super::index::{Index, endpoint};
-use super::layout::{Entry, Flow, GUTTER, Tone};
+use super::layout::{Flow, Tone};
 use super::{Style, words};
 use crate::model::timeline::{Basis, Convergence, Programming, Transition};
 
