@@ -290,3 +290,146 @@ fn fits(known: &ClientQuery, verdict: &Verdict) -> bool {
         same || open
     })
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test's panic names the line")]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn time(milliseconds: i64) -> String {
+        Timestamp(1_800_000_000_000_000_000 + milliseconds * 1_000_000).to_string()
+    }
+
+    /// One answered query, one that failed of `no-endpoints` in a window of two seconds.
+    fn truth() -> Truth {
+        let query = |name: &str, sent: i64, result: &str, expected: Value| {
+            json!({
+                "node": "master", "name": name, "source": "10.42.0.10:20001", "txid": 7, "sent": [time(sent)],
+                "sentBy": time(sent), "ended": time(sent + 1), "result": result, "expected": expected,
+            })
+        };
+        serde_json::from_value(json!({
+            "scenario": "s", "description": "d", "service": "kube-system/kube-dns",
+            "from": time(0), "to": time(9000), "injected": [],
+            "expected": {
+                "events": 2, "minimumReady": 0, "zeroReadyEvents": 1,
+                "zeroReadyWindows": [{"from": time(3000), "to": time(5000)}],
+            },
+            "queries": [
+                query("q1.test.", 1000, "answered", json!([])),
+                query("q2.test.", 4000, "refused", json!([{"code": "no-endpoints", "convergence": null}])),
+            ],
+        }))
+        .unwrap()
+    }
+
+    fn query(name: &str, outcome: &str, verdict: Value) -> Value {
+        json!({
+            "kind": "query", "id": "q1", "at": time(4000), "completedAt": time(4001),
+            "service": "kube-system/kube-dns", "node": "master", "final": true, "revision": 1,
+            "client": {
+                "address": "10.42.0.10", "namespace": null, "pod": null, "container": null, "process": null, "pid": null,
+            },
+            "question": {"name": name, "type": "A"}, "outcome": outcome, "latencyNs": null,
+            "attempts": [{
+                "n": 1, "at": time(4000), "source": "10.42.0.10:20001", "txid": 7, "asked": null, "translation": null,
+                "backend": null, "flow": null, "backendState": null, "readyEndpoints": 0, "result": outcome,
+                "rcode": null, "latencyNs": null, "trail": [], "drops": [], "refusals": [], "verdict": verdict,
+            }],
+        })
+    }
+
+    fn verdict(code: &str, confidence: &str, alternatives: Value) -> Value {
+        json!({
+            "code": code, "confidence": confidence, "alternatives": alternatives, "transition": null, "lagNs": null,
+            "convergence": null, "contributing": [],
+            "facts": {"api": "no-endpoints", "rules": "unknown", "process": "unknown"}, "text": "", "remedy": null,
+        })
+    }
+
+    fn summary(window_end: i64) -> Value {
+        json!({
+            "kind": "summary", "service": "kube-system/kube-dns", "queries": 2, "answered": 1, "late": 0, "refused": 1,
+            "unanswered": 0, "failed": 1, "recovered": 0, "attempts": 2, "retransmissions": 0, "verdicts": {},
+            "events": 2, "minimumReady": 0, "zeroReadyEvents": 1, "zeroReadyNs": 0, "lostRecords": 0, "missingNodes": [],
+            "zeroReadyWindows": [
+                {"from": time(3010), "to": time(window_end), "answeredByTerminating": 0, "failed": 1},
+            ],
+        })
+    }
+
+    fn differences(lines: &[Value]) -> Vec<String> {
+        let text: Vec<String> = lines.iter().map(Value::to_string).collect();
+        compare(&truth(), &text.join("\n")).unwrap().differences
+    }
+
+    #[test]
+    fn the_right_cause_agrees_and_another_differs() {
+        let right = query(
+            "q2.test.",
+            "refused",
+            verdict("no-endpoints", "observed", json!([])),
+        );
+        assert_eq!(differences(&[right, summary(5040)]), Vec::<String>::new());
+        let wrong = query(
+            "q2.test.",
+            "refused",
+            verdict("programming-lag", "observed", json!([])),
+        );
+        assert_eq!(differences(&[wrong, summary(5000)]).len(), 1);
+    }
+
+    #[test]
+    fn an_open_verdict_agrees_only_if_it_names_the_cause() {
+        let open = |other| verdict("unexplained", "ambiguous", json!([other]));
+        let named = query("q2.test.", "refused", open("no-endpoints"));
+        assert_eq!(differences(&[named, summary(5000)]), Vec::<String>::new());
+        let not_named = query("q2.test.", "refused", open("kernel-drop"));
+        assert_eq!(differences(&[not_named, summary(5000)]).len(), 1);
+    }
+
+    #[test]
+    fn a_failed_query_that_is_missing_is_a_difference() {
+        let found = differences(&[summary(5000)]);
+        assert!(
+            found.len() == 1 && found[0].contains("q2.test."),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn a_failure_that_no_client_saw_is_a_difference() {
+        let right = query(
+            "q2.test.",
+            "refused",
+            verdict("no-endpoints", "observed", json!([])),
+        );
+        for name in ["q1.test.", "q3.test."] {
+            let invented = query(
+                name,
+                "refused",
+                verdict("no-endpoints", "observed", json!([])),
+            );
+            let found = differences(&[right.clone(), invented, summary(5000)]);
+            assert!(found.len() == 1 && found[0].contains(name), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_window_may_be_off_by_50_ms_and_no_more() {
+        let right = query(
+            "q2.test.",
+            "refused",
+            verdict("no-endpoints", "observed", json!([])),
+        );
+        assert_eq!(differences(&[right, summary(5051)]).len(), 1);
+    }
+
+    #[test]
+    fn without_a_summary_the_timeline_is_incomplete() {
+        assert!(compare(&truth(), "").is_err());
+        assert!(compare(&truth(), "nonsense").is_err());
+    }
+}

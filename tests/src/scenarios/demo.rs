@@ -111,14 +111,14 @@ async fn play(
     } else {
         Some(Agents::start(lab, &scratch, &demo.out, script.name).await?)
     };
-    let from = now();
+    let load = now();
     stage.clients(RATE).await?;
     eprintln!("  asking {RATE} times a second on each of three nodes");
     sleep(CALM).await;
     experiment.play(&mut stage).await?;
     eprintln!("  done; another {} s of asking", CALM.as_secs());
     sleep(CALM).await;
-    let truth = stage.finish(script, from).await?;
+    let truth = stage.finish(script, load).await?;
     let path = demo.out.join(format!("{}.truth.json", script.name));
     serde_json::to_writer_pretty(File::create(&path)?, &truth)
         .with_context(|| format!("cannot write {}", path.display()))?;
@@ -130,7 +130,7 @@ async fn play(
         if file.exists() {
             std::fs::remove_file(&file)?;
         }
-        agents.record(&file, from).await?;
+        agents.record(&file, truth.from).await?;
         println!("{}", agents.timeline(&file, &[]).await?);
         let lines = agents.timeline(&file, &["--output", "json"]).await?;
         let report = check::compare(&truth, &lines)?;

@@ -227,8 +227,8 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Ends the clients and writes down what was done and seen.
-    pub(crate) async fn finish(&mut self, script: Script, from: Timestamp) -> Result<Truth> {
+    /// Ends the clients and writes down what was done and seen since `load`, before the first query.
+    pub(crate) async fn finish(&mut self, script: Script, load: Timestamp) -> Result<Truth> {
         self.injected.sort_by_key(|injection| injection.to);
         let mut queries = Vec::new();
         let lines = try_join_all(self.clients.iter_mut().map(Client::finish)).await?;
@@ -258,9 +258,10 @@ impl<'a> Stage<'a> {
             scenario: script.name.to_owned(),
             description: script.description.to_owned(),
             service: format!("{NAMESPACE}/kube-dns"),
-            from,
+            // Answered queries are counted by the second: a range that begins within one leaves that second out.
+            from: load.second(),
             to: now(),
-            expected: truth::expected(&self.injected, from),
+            expected: truth::expected(&self.injected, load),
             injected: self.injected.clone(),
             queries,
         })
