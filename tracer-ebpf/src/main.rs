@@ -28,6 +28,14 @@ use slicetrace_common::{counter, point};
 use kernel::{Skb, Sock};
 use maps::config;
 
+/// A line for who works on these programs; without the feature `ebpf-log` it is not even compiled.
+macro_rules! line {
+    ($($argument:tt)*) => {
+        #[cfg(feature = "ebpf-log")]
+        aya_log_ebpf::info!($($argument)*)
+    };
+}
+
 /// Let the packet or the call go on.
 const GO_ON: i32 = 1;
 
@@ -121,7 +129,14 @@ fn kfree_skb(context: BtfTracePointContext) -> i32 {
     } else {
         None
     };
-    drops::dropped(Skb(context.arg(0)), context.arg(1), reason, receiver);
+    let recorded = drops::dropped(Skb(context.arg(0)), context.arg(1), reason, receiver);
+    if recorded.is_some() {
+        line!(
+            &context,
+            "a packet of the Service was dropped, reason {}",
+            reason
+        );
+    }
     0
 }
 

@@ -7,6 +7,8 @@ mod addresses;
 mod children;
 mod decode;
 mod error;
+#[cfg(feature = "ebpf-log")]
+mod lines;
 mod load;
 mod log;
 mod memory;
@@ -115,6 +117,8 @@ pub struct Capture {
     reasons: Reasons,
     symbols: Symbols,
     overwritten: u64,
+    #[cfg(feature = "ebpf-log")]
+    lines: lines::Lines,
 }
 
 impl Capture {
@@ -143,6 +147,8 @@ impl Capture {
         let sockets = open("SOCKETS", logs::SOCKETS, SOCKET_WORDS, sizes.sockets)?;
         let hops = open("HOPS", logs::HOPS, PACKET_WORDS, sizes.hops)?;
         let drops = open("DROPS", logs::DROPS, PACKET_WORDS, sizes.drops)?;
+        #[cfg(feature = "ebpf-log")]
+        let lines = lines::Lines::open(&mut ebpf);
         let missing = load::attach(&mut ebpf, &root)?;
         let mut capture = Self {
             children: Children::of(&options.cgroup_root),
@@ -156,6 +162,8 @@ impl Capture {
             reasons: Reasons::read(&types),
             symbols: Symbols::new("/proc/kallsyms"),
             overwritten: 0,
+            #[cfg(feature = "ebpf-log")]
+            lines,
         };
         capture.refresh_children()?;
         Ok(capture)
@@ -183,6 +191,8 @@ impl Capture {
     /// Appends what the kernel logged since the last call, by time. `clock_offset_ns` is wall clock − CLOCK_MONOTONIC.
     /// An event that was just being written comes with the next call, though it is older than others of this one.
     pub fn read(&mut self, clock_offset_ns: i64, events: &mut Vec<Event>) -> ReadStats {
+        #[cfg(feature = "ebpf-log")]
+        self.lines.print();
         let start = events.len();
         let mut stats = ReadStats::default();
         let sockets = self.sockets.drain(&self.positions, |words| {

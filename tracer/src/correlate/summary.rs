@@ -150,10 +150,10 @@ fn window(
         it.result == AttemptResult::Answered && state.is_some_and(|it| it.terminating && it.serving)
     });
     let history = &service.history;
-    // Rows of the clients' side where they know the backend; those that lie wholly inside.
+    // Only the backend's own node knows the backend of a healthy attempt, so that each is in one such row: that of the
+    // client's side if both were there. Rows that lie wholly inside: what they show is a lower bound.
     let rows = (traffic.iter()).filter(|it| {
-        it.side == Side::Client
-            && inside(it.first_answer)
+        inside(it.first_answer)
             && inside(it.last_answer)
             && (history.step_at(it.first_answer).zip(it.backend))
                 .and_then(|(step, backend)| history.state(step, backend.ip()))

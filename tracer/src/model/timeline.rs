@@ -594,7 +594,7 @@ pub struct ZeroReadyWindow {
     pub from: Timestamp,
     /// To; `null`: it lasted to the end.
     pub to: Option<Timestamp>,
-    /// Attempts answered in it by endpoints that were terminating but still serving.
+    /// Attempts answered in it by endpoints that were terminating but still serving; at least so many.
     pub answered_by_terminating: u64,
     /// Attempts that failed in it.
     pub failed: u64,

@@ -175,10 +175,9 @@ fn zero_ready(summary: &Summary, index: &Index<'_>, style: &Style) -> Vec<(Times
                 [] => "endpoints that were terminating but still serving".to_owned(),
                 names => format!("{} while terminating", names.join(", ")),
             };
-            let verb = if saved == 1 { "was" } else { "were" };
             let sentence = format!(
-                "{} {verb} answered by {by}",
-                words::count(saved, "query", "queries")
+                "at least {} answered by {by}",
+                words::count(saved, "query was", "queries were")
             );
             if window.failed > 0 {
                 title = title.then(",");

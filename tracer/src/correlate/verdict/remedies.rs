@@ -72,7 +72,6 @@ pub(super) fn judge(case: &Case<'_>, conclusion: &Conclusion, remedy: Remedy) ->
         (Remedy::SecondReplica, _) => Not,
         (Remedy::DisruptionBudget, Code::NoEndpoints) => CannotTell,
         (Remedy::DisruptionBudget, _) => Not,
-        (Remedy::Headless | Remedy::NodeCache, Code::KernelDrop | Code::PolicyDrop) => CannotTell,
         (Remedy::Headless | Remedy::NodeCache, _) => CannotTell,
         // A new port makes a new flow, which the rules send to a usable endpoint if there is one.
         (Remedy::NewPort, Code::StaleConntrack) => match case.usable() > 0 {
@@ -100,6 +99,9 @@ fn lameduck(case: &Case<'_>, conclusion: &Conclusion) -> Option<i64> {
 
 /// What the evidence supports, in a sentence; `None`: nothing.
 pub(super) fn sentence(case: &Case<'_>, conclusion: &Conclusion) -> Option<String> {
+    if conclusion.confidence == Confidence::Ambiguous {
+        return None;
+    }
     let mut parts: Vec<String> = Vec::new();
     if conclusion.code == Code::ProgrammingLag && conclusion.convergence == Some(Convergence::Late)
     {
