@@ -2,15 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
+use std::net::IpAddr;
 
 use anyhow::{Context as _, Result};
 use slicetrace::model::Timestamp;
-use slicetrace::model::timeline::{Confidence, Line, Outcome, Query, Summary, Verdict};
+use slicetrace::model::timeline::{
+    Basis, Confidence, Line, Outcome, Programming, Query, Summary, Transition, Verdict,
+};
 
 use crate::truth::{ClientQuery, ClientResult, Truth};
 
-/// How far the ends of a zero-ready window may lie from the lab's.
-const WINDOW_NS: u64 = 50_000_000;
+/// How far times may lie from the lab's.
+const NEAR_NS: u64 = 50_000_000;
 /// So many differences are printed.
 const SHOWN: usize = 20;
 
@@ -94,6 +97,8 @@ pub fn compare(truth: &Truth, timeline: &str) -> Result<Report> {
     let mut report = Report::default();
     report.totals(truth, summary);
     report.windows(truth, summary);
+    report.transitions(truth, &lines);
+    report.programming(truth, &lines);
     report.queries(truth, queries);
     for line in &lines {
         if let Line::Gap(gap) = line {
@@ -154,13 +159,88 @@ impl Report {
             expected.len(),
         );
         let near = |found: Option<Timestamp>, wanted: Option<Timestamp>| match (found, wanted) {
-            (Some(found), Some(wanted)) => found.since(wanted).unsigned_abs() <= WINDOW_NS,
+            (Some(found), Some(wanted)) => found.since(wanted).unsigned_abs() <= NEAR_NS,
             (found, wanted) => found == wanted,
         };
         for (found, wanted) in summary.zero_ready_windows.iter().zip(expected) {
             if !near(Some(found.from), Some(wanted.from)) || !near(found.to, wanted.to) {
                 self.differ(format!(
                     "a time without a ready endpoint: {found:?}, the lab has {wanted:?}"
+                ));
+            }
+        }
+    }
+
+    /// Each change of the slice is there once, and nothing else is.
+    fn transitions(&mut self, truth: &Truth, lines: &[Line]) {
+        let mut found: Vec<&Transition> = lines
+            .iter()
+            .filter_map(|line| match line {
+                Line::Transition(transition) => Some(transition),
+                _ => None,
+            })
+            .collect();
+        for (at, address, after) in truth.changes() {
+            let same = |transition: &&Transition| {
+                transition.endpoint.address == IpAddr::V4(address)
+                    && transition.at.since(at).unsigned_abs() <= NEAR_NS
+                    && transition
+                        .after
+                        .map(|after| (after.ready, after.serving, after.terminating))
+                        == after
+            };
+            match found.iter().position(same) {
+                Some(position) => drop(found.swap_remove(position)),
+                None => self.differ(format!("no transition of {address} to {after:?} at {at}")),
+            }
+        }
+        for transition in found {
+            self.differ(format!(
+                "a transition nobody made: {} of {} at {}",
+                transition.id, transition.endpoint.address, transition.at
+            ));
+        }
+    }
+
+    /// Each commit of rules is told of, and none that was not made; no node takes a transition over twice.
+    fn programming(&mut self, truth: &Truth, lines: &[Line]) {
+        let found: Vec<&Programming> = lines
+            .iter()
+            .filter_map(|line| match line {
+                Line::Programming(programming) => Some(programming),
+                _ => None,
+            })
+            .collect();
+        let mut seen = BTreeSet::new();
+        let of = |programming: &Programming, node: &str, from: Timestamp, to: Timestamp| {
+            programming.node == node
+                && from - NEAR_NS.cast_signed() <= programming.at
+                && programming.at <= to + NEAR_NS.cast_signed()
+        };
+        let commits: Vec<_> = truth.commits().collect();
+        for programming in &found {
+            let (node, id) = (programming.node.as_str(), programming.transition.as_str());
+            if !seen.insert((node, id)) {
+                self.differ(format!("{node} takes {id} over twice"));
+            }
+            if programming.basis == Basis::Rules
+                && !commits
+                    .iter()
+                    .any(|(commit, from, to)| of(programming, commit, *from, *to))
+            {
+                self.differ(format!(
+                    "{node}'s rules did not change at {} (for {id})",
+                    programming.at
+                ));
+            }
+        }
+        for (node, from, to) in commits {
+            if !found
+                .iter()
+                .any(|programming| of(programming, node, from, to))
+            {
+                self.differ(format!(
+                    "{node}'s rules changed from {from} to {to}, and nothing says so"
                 ));
             }
         }
@@ -310,9 +390,23 @@ mod tests {
                 "sentBy": time(sent), "ended": time(sent + 1), "result": result, "expected": expected,
             })
         };
+        let endpoint = json!({
+            "address": "10.42.1.10", "pod": "a", "node": "worker1", "ready": true, "serving": true, "terminating": false,
+        });
+        let slice = |at, endpoints: Value| {
+            json!({
+                "from": time(at), "to": time(at), "what": "slice", "endpoints": endpoints, "resourceVersion": 1,
+            })
+        };
         serde_json::from_value(json!({
             "scenario": "s", "description": "d", "service": "kube-system/kube-dns",
-            "from": time(0), "to": time(9000), "injected": [],
+            "from": time(0), "load": time(10), "to": time(9000),
+            "injected": [
+                slice(0, json!([endpoint])), slice(3000, json!([])), slice(5000, json!([endpoint])),
+                {
+                    "from": time(3020), "to": time(3040), "what": "rules", "node": "master", "backends": [],
+                },
+            ],
             "expected": {
                 "events": 2, "minimumReady": 0, "zeroReadyEvents": 1,
                 "zeroReadyWindows": [{"from": time(3000), "to": time(5000)}],
@@ -360,7 +454,37 @@ mod tests {
         })
     }
 
+    fn transition(id: &str, at: i64, before: Value, after: Value) -> Value {
+        json!({
+            "kind": "transition", "id": id, "at": time(at), "notBefore": null, "seenBy": {},
+            "service": "kube-system/kube-dns",
+            "endpoint": {"address": "10.42.1.10", "node": "worker1", "pod": "a", "uid": null},
+            "before": before, "after": after, "readyBefore": 1, "readyAfter": 1, "slice": "s", "resourceVersion": "1",
+        })
+    }
+
+    fn programming(at: i64) -> Value {
+        json!({
+            "kind": "programming", "at": time(at), "node": "master", "transition": "t1", "lagNs": 0,
+            "convergence": "normal", "basis": "rules",
+        })
+    }
+
+    /// The changes of the truth, as a timeline has them.
+    fn changes() -> Vec<Value> {
+        let ready = json!({"ready": true, "serving": true, "terminating": false});
+        vec![
+            transition("t1", 3001, ready.clone(), Value::Null),
+            programming(3030),
+            transition("t2", 5001, Value::Null, ready),
+        ]
+    }
+
     fn differences(lines: &[Value]) -> Vec<String> {
+        all_differences(&[changes(), lines.to_vec()].concat())
+    }
+
+    fn all_differences(lines: &[Value]) -> Vec<String> {
         let text: Vec<String> = lines.iter().map(Value::to_string).collect();
         compare(&truth(), &text.join("\n")).unwrap().differences
     }
@@ -425,6 +549,29 @@ mod tests {
             verdict("no-endpoints", "observed", json!([])),
         );
         assert_eq!(differences(&[right, summary(5051)]).len(), 1);
+    }
+
+    #[test]
+    fn transitions_and_commits_are_there_once_and_in_time() {
+        let right = query(
+            "q2.test.",
+            "refused",
+            verdict("no-endpoints", "observed", json!([])),
+        );
+        let rest = [right, summary(5000)];
+        let with = |changes: Vec<Value>| all_differences(&[changes, rest.to_vec()].concat()).len();
+        assert_eq!(with(changes()), 0);
+        assert_eq!(with(vec![]), 3);
+        assert_eq!(
+            with([changes(), vec![programming(3031)]].concat()),
+            1,
+            "taken over twice"
+        );
+        let mut late = changes();
+        late[1] = programming(3100);
+        assert_eq!(with(late), 2, "one that was not made, one that is missing");
+        let invented = transition("t9", 6000, Value::Null, Value::Null);
+        assert_eq!(with([changes(), vec![invented]].concat()), 1);
     }
 
     #[test]

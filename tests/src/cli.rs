@@ -1,7 +1,7 @@
 //! The command line of `lab`.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
@@ -23,6 +23,12 @@ struct Cli {
 enum Command {
     /// Raise the lab, replay the experiments, print their timelines and compare them with what was injected
     Demo(Demo),
+    /// Run the lab's tests: every client and server once, then every experiment; closes with their counts
+    Test {
+        /// Where recordings and the log of what was injected go
+        #[arg(long, value_name = "DIR", default_value = "target/lab-test")]
+        out: PathBuf,
+    },
     /// Remove a lab that was kept
     Down,
     /// Run a shell, or a command, on the underlay or on a node of a lab that was kept
@@ -81,14 +87,7 @@ pub(crate) struct Demo {
 impl Demo {
     /// The same, as arguments of `lab inner`.
     fn arguments(&self) -> Result<Vec<String>> {
-        let out = std::path::absolute(&self.out)?;
-        let mut arguments = vec![
-            "demo".to_owned(),
-            "--out".to_owned(),
-            out.to_str()
-                .context("the folder's name is not UTF-8")?
-                .to_owned(),
-        ];
+        let mut arguments = vec!["demo".to_owned(), "--out".to_owned(), absolute(&self.out)?];
         for name in &self.only {
             arguments.extend(["--only".to_owned(), name.clone()]);
         }
@@ -119,6 +118,19 @@ pub(crate) enum Task {
     Demo(Demo),
     /// One question from everywhere
     Smoke,
+    /// The tests
+    Test {
+        /// Where recordings and the log of what was injected go
+        #[arg(long)]
+        out: PathBuf,
+    },
+}
+
+/// A folder's name that means the same in another process.
+fn absolute(folder: &Path) -> Result<String> {
+    let path = std::path::absolute(folder)?;
+    let name = path.to_str().context("the folder's name is not UTF-8")?;
+    Ok(name.to_owned())
 }
 
 /// Runs the command line; the exit status is 0 if everything was as it should be, 1 if not, 2 for wrong use, 130 after
@@ -143,6 +155,10 @@ fn dispatch(command: Command) -> Result<ExitCode> {
             } else {
                 outer::run(&demo.arguments()?, Starter::This)
             }
+        }
+        Command::Test { out } => {
+            let arguments = vec!["test".to_owned(), "--out".to_owned(), absolute(&out)?];
+            outer::run(&arguments, Starter::This)
         }
         Command::Smoke => outer::run(&["smoke".to_owned()], Starter::This),
         Command::Down => outer::down().map(|()| ExitCode::SUCCESS),

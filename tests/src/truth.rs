@@ -4,6 +4,7 @@
 //! times, from the clients' own logs, and from the definitions in docs/verdicts.md. Where a query was sent near an
 //! injection, every cause that could be true is listed.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
@@ -31,8 +32,10 @@ pub struct Truth {
     pub description: String,
     /// `namespace/name` of the Service.
     pub service: String,
-    /// Before the first query.
+    /// Beginning of what is recorded: the whole second before the first query.
     pub from: Timestamp,
+    /// Before the first query, and after everything was prepared.
+    pub load: Timestamp,
     /// After the last result.
     pub to: Timestamp,
     /// What was injected, in order, beginning with the state before the first query.
@@ -41,6 +44,49 @@ pub struct Truth {
     pub expected: Expected,
     /// Every query of every client.
     pub queries: Vec<ClientQuery>,
+}
+
+/// Conditions ready, serving, terminating; `None`: in no slice.
+pub type State = Option<(bool, bool, bool)>;
+
+impl Truth {
+    /// Every change of an endpoint since the first query: when, which, and its conditions afterwards.
+    pub fn changes(&self) -> Vec<(Timestamp, Ipv4Addr, State)> {
+        let state = |endpoints: &[Endpoint], address| {
+            endpoints
+                .iter()
+                .find(|endpoint| endpoint.address == address)
+                .map(|endpoint| (endpoint.ready, endpoint.serving, endpoint.terminating))
+        };
+        let mut changes = Vec::new();
+        let mut before: &[Endpoint] = &[];
+        for (at, endpoints) in slices(&self.injected) {
+            let addresses: BTreeSet<Ipv4Addr> = before
+                .iter()
+                .chain(endpoints)
+                .map(|endpoint| endpoint.address)
+                .collect();
+            for address in addresses {
+                let after = state(endpoints, address);
+                if at > self.load && state(before, address) != after {
+                    changes.push((at, address, after));
+                }
+            }
+            before = endpoints;
+        }
+        changes
+    }
+
+    /// Every commit of rules since the first query: node, and the two times it lies between.
+    pub fn commits(&self) -> impl Iterator<Item = (&str, Timestamp, Timestamp)> {
+        self.injected
+            .iter()
+            .filter(|injection| injection.from > self.load)
+            .filter_map(|injection| match &injection.what {
+                What::Rules { node, .. } => Some((node.as_str(), injection.from, injection.to)),
+                _ => None,
+            })
+    }
 }
 
 /// Something that the lab did: it took hold at some moment from `from` to `to`.

@@ -7,6 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -136,6 +137,28 @@ pub(crate) async fn bridge(netns: &str, batch: &str) -> Result<()> {
         batch,
     )
     .await
+}
+
+/// Waits until a bridge's port forwards: the kernel enables it only after it has heard of the carrier, and until then
+/// drops what comes (br_port_carrier_check, net/bridge/br_if.c), the first ARP request for example.
+pub(crate) async fn forwarding(netns: &str, port: &str) -> Result<()> {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    loop {
+        let output = command("bridge", Some(netns), None)?
+            .args(["link", "show", "dev", port])
+            .stdin(Stdio::null())
+            .output()
+            .await
+            .context("cannot run `bridge`: is iproute2 installed?")?;
+        if String::from_utf8_lossy(&output.stdout).contains("state forwarding") {
+            return Ok(());
+        }
+        ensure!(
+            tokio::time::Instant::now() < deadline,
+            "port {port} of {netns} does not forward"
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 /// Runs a program to its end with `input` on its standard input; its standard error becomes the error's text.

@@ -76,6 +76,9 @@ pub(crate) async fn raise(subtree: &Path) -> Result<Vec<Node>> {
         plug(node).await?;
         overlay(node, &nodes).await?;
     }
+    for node in &nodes {
+        exec::forwarding(FABRIC, &format!("up-{}", node.name)).await?;
+    }
     Ok(nodes)
 }
 

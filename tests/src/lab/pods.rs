@@ -89,6 +89,7 @@ impl Pod {
             ),
         )
         .await?;
+        exec::forwarding(node.name, &pod.veth).await?;
         Ok(pod)
     }
 

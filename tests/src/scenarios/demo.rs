@@ -15,7 +15,7 @@ use super::agents::{API_PORT, Agents};
 use super::experiments::{self, ALL, Experiment};
 use super::stage::Stage;
 use crate::api::Api;
-use crate::check;
+use crate::check::{self, Report};
 use crate::cli::Demo;
 use crate::lab::nodes::{FABRIC, FABRIC_ADDRESS};
 use crate::lab::rules::Rules;
@@ -27,119 +27,170 @@ const CALM: Duration = Duration::from_secs(3);
 /// Queries a second from each node.
 const RATE: u32 = 50;
 
-/// Plays all, or those that were named; status 1: some timeline does not agree with what was injected.
-pub(crate) async fn run(lab: &Lab, demo: &Demo, starter: &Starter) -> Result<ExitCode> {
-    std::fs::create_dir_all(&demo.out)
-        .with_context(|| format!("cannot make {}", demo.out.display()))?;
-    let api = Api::default();
-    let listener = exec::in_netns(FABRIC, || {
-        let listener = TcpListener::bind((FABRIC_ADDRESS, API_PORT))?;
-        listener.set_nonblocking(true)?;
-        Ok(listener)
-    })?;
-    let serving = {
-        let (api, listener) = (api.clone(), tokio::net::TcpListener::from_std(listener)?);
-        tokio::spawn(async move { api.serve(listener).await })
-    };
-    let mut rules = BTreeMap::new();
-    for node in &lab.nodes {
-        rules.insert(node.name, Rules::install(node.name).await?);
+/// Everything that experiments are played with.
+#[derive(Debug)]
+pub(crate) struct Theatre<'a> {
+    lab: &'a Lab,
+    api: Api,
+    rules: &'a mut BTreeMap<&'static str, Rules>,
+    out: &'a Path,
+    with_agents: bool,
+    _serving: AbortOnDrop,
+}
+
+/// Ends the API server with its owner.
+#[derive(Debug)]
+struct AbortOnDrop(tokio::task::JoinHandle<Result<()>>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
     }
-    let mut agree = true;
+}
+
+/// What an experiment came to.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// The timeline as people read it.
+    pub(crate) timeline: String,
+    /// How it compares with the truth.
+    pub(crate) report: Report,
+}
+
+/// Plays all, or those that were named; status 1: some timeline does not agree with what was injected.
+pub(crate) async fn run(
+    lab: &Lab,
+    rules: &mut BTreeMap<&'static str, Rules>,
+    demo: &Demo,
+    starter: &Starter,
+) -> Result<ExitCode> {
+    let mut theatre = Theatre::open(lab, rules, &demo.out, !demo.without_agents)?;
+    let mut status = 0;
     for experiment in &ALL {
         let name = experiment.script.name;
         if demo.only.is_empty() || demo.only.iter().any(|only| only == name) {
-            agree &= play(lab, &api, &mut rules, demo, experiment)
+            let outcome = theatre
+                .play(experiment)
                 .await
                 .with_context(|| format!("in {name}"))?;
+            if let Some(Outcome { timeline, report }) = outcome {
+                println!("{timeline}\n{name}: {report}\n");
+                status |= u8::from(!report.agrees());
+            }
         }
     }
-    let status = u8::from(!agree);
     if demo.keep {
-        keep(lab, &api, &mut rules, demo, || starter.release(status)).await?;
+        theatre.keep(|| starter.release(status)).await?;
     }
-    serving.abort();
     Ok(ExitCode::from(status))
 }
 
-/// Two healthy replicas, agents and a light load, for as long as the lab lives.
-async fn keep(
-    lab: &Lab,
-    api: &Api,
-    rules: &mut BTreeMap<&'static str, Rules>,
-    demo: &Demo,
-    release: impl FnOnce() -> Result<()>,
-) -> Result<()> {
-    let scratch = Path::new("/run/lab/kept");
-    let mut stage = Stage::new(lab, api, rules, scratch.to_owned())?;
-    experiments::HEALTHY.prepare(&mut stage).await?;
-    let agents = if demo.without_agents {
-        None
-    } else {
-        Some(Agents::start(lab, scratch, &demo.out, "kept").await?)
-    };
-    stage.clients(2).await?;
-    let program = std::env::current_exe()?;
-    eprintln!(
-        "\nthe lab stays, with two replicas and a light load.\n  enter it:  {program} enter [master|worker1|worker2]\n  \
+impl<'a> Theatre<'a> {
+    /// Starts the API server on the underlay; recordings and truths will go to `out`.
+    pub(crate) fn open(
+        lab: &'a Lab,
+        rules: &'a mut BTreeMap<&'static str, Rules>,
+        out: &'a Path,
+        with_agents: bool,
+    ) -> Result<Self> {
+        std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+        let api = Api::default();
+        let listener = exec::in_netns(FABRIC, || {
+            let listener = TcpListener::bind((FABRIC_ADDRESS, API_PORT))?;
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        })?;
+        let (server, listener) = (api.clone(), tokio::net::TcpListener::from_std(listener)?);
+        Ok(Self {
+            lab,
+            api,
+            rules,
+            out,
+            with_agents,
+            _serving: AbortOnDrop(tokio::spawn(async move { server.serve(listener).await })),
+        })
+    }
+
+    /// Plays one experiment; without agents there is nothing to compare.
+    ///
+    /// # Errors
+    /// If it could not be played, or did not have its effect on the clients.
+    pub(crate) async fn play(&mut self, experiment: &Experiment) -> Result<Option<Outcome>> {
+        let script = experiment.script;
+        eprintln!("\n{}: {}", script.name, script.description);
+        let scratch = Path::new("/run/lab").join(script.name);
+        let mut stage = Stage::new(self.lab, &self.api, self.rules, scratch.clone())?;
+        let agents = self.with_agents.then_some((self.lab, scratch.as_path()));
+        let played = play(experiment, &mut stage, agents, self.out).await;
+        // The next one finds an empty stage, whatever became of this one.
+        let cleared = stage.clear().await;
+        let outcome = played?;
+        cleared?;
+        Ok(outcome)
+    }
+
+    /// Two healthy replicas, agents and a light load, for as long as the lab lives.
+    async fn keep(&mut self, release: impl FnOnce() -> Result<()>) -> Result<()> {
+        let scratch = Path::new("/run/lab/kept");
+        let mut stage = Stage::new(self.lab, &self.api, self.rules, scratch.to_owned())?;
+        experiments::HEALTHY.prepare(&mut stage).await?;
+        let agents = match self.with_agents {
+            true => Some(Agents::start(self.lab, scratch, self.out, "kept").await?),
+            false => None,
+        };
+        stage.clients(2).await?;
+        let program = std::env::current_exe()?;
+        eprintln!(
+            "\nthe lab stays, with two replicas and a light load.\n  enter it:  {program} enter [master|worker1|worker2]\n  \
          look at it:  {program} enter -- slicetrace timeline --agent http://{uplink}:{port}\n  end it:  {program} down",
-        program = program.display(),
-        uplink = lab.node("worker2")?.uplink,
-        port = super::agents::PORT,
-    );
-    release()?;
-    std::future::pending::<()>().await;
-    drop(agents);
-    Ok(())
+            program = program.display(),
+            uplink = self.lab.node("worker2")?.uplink,
+            port = super::agents::PORT,
+        );
+        release()?;
+        std::future::pending::<()>().await;
+        drop(agents);
+        Ok(())
+    }
 }
 
-/// Plays one experiment.
 async fn play(
-    lab: &Lab,
-    api: &Api,
-    rules: &mut BTreeMap<&'static str, Rules>,
-    demo: &Demo,
     experiment: &Experiment,
-) -> Result<bool> {
+    stage: &mut Stage<'_>,
+    agents: Option<(&Lab, &Path)>,
+    out: &Path,
+) -> Result<Option<Outcome>> {
     let script = experiment.script;
-    eprintln!("\n{}: {}", script.name, script.description);
-    let scratch = Path::new("/run/lab").join(script.name);
-    let mut stage = Stage::new(lab, api, rules, scratch.clone())?;
-    experiment.prepare(&mut stage).await?;
-    let agents = if demo.without_agents {
-        None
-    } else {
-        Some(Agents::start(lab, &scratch, &demo.out, script.name).await?)
+    experiment.prepare(stage).await?;
+    let agents = match agents {
+        Some((lab, scratch)) => Some(Agents::start(lab, scratch, out, script.name).await?),
+        None => None,
     };
     let load = now();
     stage.clients(RATE).await?;
     eprintln!("  asking {RATE} times a second on each of three nodes");
     sleep(CALM).await;
-    experiment.play(&mut stage).await?;
+    experiment.play(stage).await?;
     eprintln!("  done; another {} s of asking", CALM.as_secs());
     sleep(CALM).await;
     let truth = stage.finish(script, load).await?;
-    let path = demo.out.join(format!("{}.truth.json", script.name));
+    let path = out.join(format!("{}.truth.json", script.name));
     serde_json::to_writer_pretty(File::create(&path)?, &truth)
         .with_context(|| format!("cannot write {}", path.display()))?;
     effect(experiment, &truth)?;
-
-    let mut agree = true;
-    if let Some(agents) = agents {
-        let file = demo.out.join(format!("{}.slicetrace", script.name));
-        if file.exists() {
-            std::fs::remove_file(&file)?;
-        }
-        agents.record(&file, truth.from).await?;
-        println!("{}", agents.timeline(&file, &[]).await?);
-        let lines = agents.timeline(&file, &["--output", "json"]).await?;
-        let report = check::compare(&truth, &lines)?;
-        println!("{}: {report}\n", script.name);
-        agree = report.agrees();
-        agents.stop().await?;
+    let Some(agents) = agents else {
+        return Ok(None);
+    };
+    let file = out.join(format!("{}.slicetrace", script.name));
+    if file.exists() {
+        std::fs::remove_file(&file)?;
     }
-    stage.clear().await?;
-    Ok(agree)
+    agents.record(&file, truth.from).await?;
+    let timeline = agents.timeline(&file, &[]).await?;
+    let lines = agents.timeline(&file, &["--output", "json"]).await?;
+    let report = check::compare(&truth, &lines)?;
+    agents.stop().await?;
+    Ok(Some(Outcome { timeline, report }))
 }
 
 /// A fault counts only where the clients' own logs prove it.

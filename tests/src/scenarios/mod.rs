@@ -7,7 +7,9 @@ mod experiments;
 mod objects;
 mod smoke;
 mod stage;
+mod test;
 
+use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +20,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{Inner, Task};
 use crate::lab::Lab;
+use crate::lab::rules::Rules;
 
 /// Refuses names that no experiment has.
 pub(crate) fn check_names(names: &[String]) -> Result<()> {
@@ -45,9 +48,16 @@ pub(crate) async fn inner(inner: Inner) -> Result<ExitCode> {
         let lab = Lab::raise(&inner.subtree)
             .await
             .context("cannot raise the lab")?;
+        let mut rules = BTreeMap::new();
+        for node in &lab.nodes {
+            rules.insert(node.name, Rules::install(node.name).await?);
+        }
         match &inner.task {
-            Task::Smoke => smoke::run(&lab).await,
-            Task::Demo(demo) => demo::run(&lab, demo, &starter).await,
+            Task::Smoke => smoke::run(&lab, &mut rules)
+                .await
+                .map(|()| ExitCode::SUCCESS),
+            Task::Demo(demo) => demo::run(&lab, &mut rules, demo, &starter).await,
+            Task::Test { out } => test::run(&lab, &mut rules, out).await,
         }
     };
     tokio::select! {

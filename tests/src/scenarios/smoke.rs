@@ -1,7 +1,8 @@
 //! Every client asks every kind of server once, across nodes and on one node: proves that the lab itself is sound.
 
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{ExitCode, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
 use nix::mount::{MsFlags, mount};
@@ -11,47 +12,53 @@ use super::actors::{Client, Server};
 use crate::dns::log::ClientResult;
 use crate::lab::Lab;
 use crate::lab::exec;
+use crate::lab::nodes::Node;
 use crate::lab::pods::Pod;
 use crate::lab::rules::{CLUSTER_IP, Rules};
 
 /// Runs it; an error says what did not work.
-pub(crate) async fn run(lab: &Lab) -> Result<ExitCode> {
-    let logs = Path::new("/run/lab");
+pub(crate) async fn run(lab: &Lab, rules: &mut BTreeMap<&'static str, Rules>) -> Result<()> {
+    let logs = Path::new("/run/lab/smoke");
     std::fs::create_dir_all(logs)?;
     let ours = Server::start(lab.node("worker2")?, "coredns-a", logs).await?;
     let dnsmasq = Server::start_dnsmasq(lab.node("worker1")?, "coredns-b").await?;
-    let mut rules = Vec::new();
-    for node in &lab.nodes {
-        rules.push(Rules::install(node.name).await?);
-    }
-    for (what, server) in [("our server", &ours), ("dnsmasq", &dnsmasq)] {
-        for rules in &mut rules {
+    for (what, mut server) in [("our server", ours), ("dnsmasq", dnsmasq)] {
+        for rules in rules.values_mut() {
             rules.replace(&[server.pod.address]).await?;
         }
         for node in &lab.nodes {
-            let mut client = Client::start(node, logs, &["--count", "5", "--rate", "20"]).await?;
-            let lines = client.join().await?;
-            let answered = lines
-                .iter()
-                .filter(|line| line.result == ClientResult::Answered)
-                .count();
-            ensure!(
-                answered == 5,
-                "{} got {answered} of 5 answers from {what} on {}: {lines:?}",
-                node.name,
-                server.pod.node
-            );
-            eprintln!(
-                "{} asked {what} on {}: 5 of 5 answered",
-                node.name, server.pod.node
-            );
-            getent(&client.pod, logs).await?;
-            nslookup(&client.pod, logs).await?;
-            eprintln!("{}: getent and nslookup as well", node.name);
-            client.pod.delete().await?;
+            ask(node, what, &server, logs).await?;
         }
+        server.leave().await?;
     }
-    Ok(ExitCode::SUCCESS)
+    for rules in rules.values_mut() {
+        rules.replace(&[]).await?;
+    }
+    Ok(())
+}
+
+/// From one node to one server, with each client.
+async fn ask(node: &Node, what: &str, server: &Server, logs: &Path) -> Result<()> {
+    let mut client = Client::start(node, logs, &["--count", "5", "--rate", "20"]).await?;
+    let lines = client.join().await?;
+    let answered = lines
+        .iter()
+        .filter(|line| line.result == ClientResult::Answered)
+        .count();
+    ensure!(
+        answered == 5,
+        "{} got {answered} of 5 answers from {what} on {}: {lines:?}",
+        node.name,
+        server.pod.node
+    );
+    eprintln!(
+        "{} asked {what} on {}: 5 of 5 answered",
+        node.name, server.pod.node
+    );
+    getent(&client.pod, logs).await?;
+    nslookup(&client.pod, logs).await?;
+    eprintln!("{}: getent and nslookup as well", node.name);
+    client.pod.delete().await
 }
 
 /// glibc's resolver, with a resolv.conf of the pod's.

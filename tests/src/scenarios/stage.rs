@@ -260,6 +260,7 @@ impl<'a> Stage<'a> {
             service: format!("{NAMESPACE}/kube-dns"),
             // Answered queries are counted by the second: a range that begins within one leaves that second out.
             from: load.second(),
+            load,
             to: now(),
             expected: truth::expected(&self.injected, load),
             injected: self.injected.clone(),
