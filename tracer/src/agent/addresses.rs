@@ -169,6 +169,8 @@ impl Addresses {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "tests")]
+
     use super::*;
     use crate::model::record::{Conditions, EndpointSeen};
 

@@ -289,7 +289,7 @@ impl Agent {
             warn!("{error}");
         }
         self.looks += 1;
-        if self.info.dataplane.is_none() || self.looks % DATAPLANE_LOOKS == 0 {
+        if self.info.dataplane.is_none() || self.looks.is_multiple_of(DATAPLANE_LOOKS) {
             self.detect_dataplane();
         }
         self.addresses.expire(self.clock.now());

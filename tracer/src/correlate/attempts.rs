@@ -3,7 +3,7 @@
 //! Events may arrive slightly out of order (each CPU has its own log): they are sorted in a short buffer and applied by
 //! time in [`Assembler::advance`]. A flight ends when its client was answered, refused or closed its socket, or when a cap
 //! passes; it is handed out a short grace later, so that late drops and ICMP errors still find it. What arrives later
-//! makes a flight of its own, which [`crate::correlate::timeline`] joins by client address, port, txid and time.
+//! makes a flight of its own, which [`crate::correlate::timeline()`] joins by client address, port, txid and time.
 //!
 //! Healthy flights become [`Traffic`] rows, everything else is kept in full; with [`Limits::record_all`] every flight is
 //! kept in full and no row is made. So each attempt is counted exactly once, as a flight or in a row.

@@ -89,6 +89,8 @@ impl schemars::JsonSchema for Timestamp {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "tests")]
+
     use super::*;
 
     #[test]

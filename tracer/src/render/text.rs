@@ -1,7 +1,7 @@
 //! The text timeline.
 //!
-//! Everything shown is built of [`layout::Flow`]s, which are cleaned of anything a terminal could obey, wrapped and
-//! coloured in one place: [`layout`].
+//! Everything shown is built of `layout::Flow`s, which are cleaned of anything a terminal could obey, wrapped and
+//! coloured in one place: `layout`.
 
 mod clean;
 mod entry;
