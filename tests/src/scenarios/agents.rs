@@ -15,7 +15,7 @@ use crate::lab::nodes::{FABRIC, FABRIC_ADDRESS, Node};
 use crate::lab::{Lab, exec};
 
 /// Port of the agents' API.
-pub(crate) const PORT: u16 = 9754;
+const PORT: u16 = 9754;
 /// Port of the stand-in API server.
 pub(crate) const API_PORT: u16 = 6443;
 /// How long agents may take to attach everything and list the API, on a busy machine.
@@ -118,6 +118,19 @@ impl Agents {
             output.status
         );
         String::from_utf8(output.stdout).context("the timeline is not UTF-8")
+    }
+
+    /// The command line that shows what these agents see.
+    pub(crate) fn look(&self) -> String {
+        let mut line = format!(
+            "slicetrace timeline --token-file {}",
+            self.token_file.display()
+        );
+        for agent in &self.agents {
+            line.push_str(" --agent ");
+            line.push_str(&agent.url);
+        }
+        line
     }
 
     fn cli(&self) -> Result<Command> {

@@ -141,12 +141,18 @@ impl<'a> Theatre<'a> {
         stage.clients(2).await?;
         let program = std::env::current_exe()?;
         eprintln!(
-            "\nthe lab stays, with two replicas and a light load.\n  enter it:  {program} enter [master|worker1|worker2]\n  \
-         look at it:  {program} enter -- slicetrace timeline --agent http://{uplink}:{port}\n  end it:  {program} down",
+            "\nthe lab stays, with two replicas and a light load.\n\
+             enter it:   {program} enter [master|worker1|worker2]\n\
+             end it:     {program} down",
             program = program.display(),
-            uplink = self.lab.node("worker2")?.uplink,
-            port = super::agents::PORT,
         );
+        if let Some(agents) = &agents {
+            eprintln!(
+                "look at it: {} enter -- {}",
+                program.display(),
+                agents.look()
+            );
+        }
         release()?;
         std::future::pending::<()>().await;
         drop(agents);
@@ -154,6 +160,7 @@ impl<'a> Theatre<'a> {
     }
 }
 
+/// Plays one experiment on a stage that is cleared afterwards.
 async fn play(
     experiment: &Experiment,
     stage: &mut Stage<'_>,
