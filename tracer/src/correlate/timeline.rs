@@ -16,6 +16,7 @@ use crate::model::timeline::{
 
 use super::answers::Answers;
 use super::chains::{Chain, chain};
+use super::clocks;
 use super::gaps::Gaps;
 use super::join::{Attempt, join};
 use super::path;
@@ -66,7 +67,8 @@ struct Sorted {
 }
 
 /// Computes the timeline of what `records` say about the time of `options`.
-pub fn timeline(records: Vec<NodeRecord>, options: &Options) -> Timeline {
+pub fn timeline(mut records: Vec<NodeRecord>, options: &Options) -> Timeline {
+    let ahead = clocks::align(&mut records);
     let sorted = sort(records);
     let mut gaps = Gaps::default();
     for (node, gap) in &sorted.gaps {
@@ -172,7 +174,13 @@ pub fn timeline(records: Vec<NodeRecord>, options: &Options) -> Timeline {
     lines.extend(gap_lines(&gaps, options).into_iter().map(Line::Gap));
     lines.sort_by_key(|line| (at(line), rank(line)));
     Timeline {
-        header: header(&sorted.infos, &sorted.nodes, &boots, &shown, options),
+        header: header(
+            &sorted.infos,
+            &sorted.nodes,
+            (&boots, &ahead),
+            &shown,
+            options,
+        ),
         lines,
         summaries,
     }
@@ -391,7 +399,7 @@ fn gap_lines(gaps: &Gaps, options: &Options) -> Vec<Gap> {
 fn header(
     infos: &BTreeMap<String, Vec<NodeInfo>>,
     nodes: &BTreeSet<String>,
-    boots: &BTreeMap<String, String>,
+    (boots, ahead): (&BTreeMap<String, String>, &BTreeMap<String, i64>),
     services: &[&Service],
     options: &Options,
 ) -> Header {
@@ -423,7 +431,7 @@ fn header(
                 kernel: last.map(|it| it.kernel.clone()),
                 boot_id: last.map(|it| it.boot_id.clone()),
                 dataplane: last.and_then(|it| it.dataplane.clone()),
-                clock_offset_ns: same.then_some(0),
+                clock_offset_ns: same.then_some(0).or_else(|| ahead.get(node).copied()),
                 clock_error_ns: same.then_some(0),
                 last_record_at: last.map(|it| it.last_record_at),
                 hooks,
