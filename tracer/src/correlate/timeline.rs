@@ -14,6 +14,7 @@ use crate::model::timeline::{Flow, Gap, GapKind, Header, Line, Query, Summary};
 
 use super::answers::Answers;
 use super::chains::{Chain, chain};
+use super::clocks;
 use super::gaps::Gaps;
 use super::join::{Attempt, join};
 use super::path;
@@ -52,7 +53,8 @@ pub struct Timeline {
 }
 
 /// Computes the timeline of what `records` say about the time of `options`.
-pub fn timeline(records: Vec<NodeRecord>, options: &Options) -> Timeline {
+pub fn timeline(mut records: Vec<NodeRecord>, options: &Options) -> Timeline {
+    let ahead = clocks::align(&mut records);
     let sorted = sort(records);
     let mut gaps = Gaps::default();
     for (node, gap) in &sorted.gaps {
@@ -158,7 +160,13 @@ pub fn timeline(records: Vec<NodeRecord>, options: &Options) -> Timeline {
     lines.extend(gap_lines(&gaps, options).into_iter().map(Line::Gap));
     lines.sort_by_key(|line| (at(line), rank(line)));
     Timeline {
-        header: header(&sorted.infos, &sorted.nodes, &boots, &shown, options),
+        header: header(
+            &sorted.infos,
+            &sorted.nodes,
+            (&boots, &ahead),
+            &shown,
+            options,
+        ),
         lines,
         summaries,
     }

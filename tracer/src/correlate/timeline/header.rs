@@ -11,7 +11,7 @@ use crate::correlate::verdict::Service;
 pub(super) fn header(
     infos: &BTreeMap<String, Vec<NodeInfo>>,
     nodes: &BTreeSet<String>,
-    boots: &BTreeMap<String, String>,
+    (boots, ahead): (&BTreeMap<String, String>, &BTreeMap<String, i64>),
     services: &[&Service],
     options: &Options,
 ) -> Header {
@@ -43,7 +43,7 @@ pub(super) fn header(
                 kernel: last.map(|it| it.kernel.clone()),
                 boot_id: last.map(|it| it.boot_id.clone()),
                 dataplane: last.and_then(|it| it.dataplane.clone()),
-                clock_offset_ns: same.then_some(0),
+                clock_offset_ns: same.then_some(0).or_else(|| ahead.get(node).copied()),
                 clock_error_ns: same.then_some(0),
                 last_record_at: last.map(|it| it.last_record_at),
                 hooks,
