@@ -320,12 +320,15 @@ impl Assembler {
         self.finish(now, Which::Healthy)
     }
 
-    /// Everything that began before this has been handed out (or counted in a row that [`Assembler::traffic`] has).
+    /// Everything that began before this has been handed out.
     pub fn complete_until(&self, now: Timestamp) -> Timestamp {
         let waiting = self.waiting.peek().map(|Reverse(it)| it.at);
         let open = self.open.values().map(|it| it.flight.at).min();
         let applied = now - self.limits.reorder_ns;
-        waiting.into_iter().chain(open).fold(applied, Ord::min)
+        // A row is told by its answers, of which the first was asked for a little earlier.
+        let rows = self.traffic.oldest().map(|at| at - self.limits.slow_ns);
+        let all = waiting.into_iter().chain(open).chain(rows);
+        all.fold(applied, Ord::min)
     }
 
     /// Rows of healthy attempts for the seconds before `before`. A flight reaches its row up to [`Limits::cap_ns`] after it was
