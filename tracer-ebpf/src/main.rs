@@ -10,6 +10,7 @@
     reason = "fetching atomics exist on the BPF target only as intrinsics"
 )]
 
+mod atomic;
 mod drops;
 mod hops;
 mod kernel;

@@ -13,6 +13,7 @@ pub mod traffic;
 
 mod answers;
 mod chains;
+mod clocks;
 mod gaps;
 mod join;
 mod path;

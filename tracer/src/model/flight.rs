@@ -34,6 +34,33 @@ pub struct Flight {
     pub trail_lost: bool,
 }
 
+impl Flight {
+    /// Moves every time in it by `by_ns` nanoseconds, from its node's clock to another one.
+    pub fn shift(&mut self, by_ns: i64) {
+        let move_to = |time: &mut Timestamp| *time = *time + by_ns;
+        move_to(&mut self.at);
+        if let Some(origin) = &mut self.origin {
+            move_to(&mut origin.sent);
+            move_to(&mut origin.recorded_since);
+            move_to(&mut origin.completed);
+            origin.previous.iter_mut().for_each(move_to);
+            origin.closed.iter_mut().for_each(move_to);
+            origin.answer.iter_mut().for_each(|it| move_to(&mut it.at));
+        }
+        if let Some(delivery) = &mut self.delivery {
+            move_to(&mut delivery.at);
+            delivery.replied.iter_mut().for_each(move_to);
+        }
+        self.trail.iter_mut().for_each(|it| move_to(&mut it.at));
+        self.drops.iter_mut().for_each(|it| move_to(&mut it.at));
+        for refusal in &mut self.refusals {
+            match refusal {
+                Refusal::Icmp { at, .. } | Refusal::Socket { at, .. } => move_to(at),
+            }
+        }
+    }
+}
+
 /// The client's side of a flight.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -57,6 +57,27 @@ impl Record {
     }
 }
 
+impl Record {
+    /// Moves every time in it by `by_ns` nanoseconds, from its node's clock to another one.
+    pub fn shift(&mut self, by_ns: i64) {
+        let moved = |times: &mut [&mut Timestamp]| {
+            times.iter_mut().for_each(|it| **it = **it + by_ns);
+        };
+        match self {
+            Self::Node(it) => moved(&mut [&mut it.started, &mut it.last_record_at]),
+            Self::Service(it) => moved(&mut [&mut it.at]),
+            Self::Slice(it) => moved(&mut [&mut it.at]),
+            Self::NodeState(it) => moved(&mut [&mut it.at]),
+            Self::Rules(it) => moved(&mut [&mut it.at]),
+            Self::Traffic(it) => {
+                moved(&mut [&mut it.second, &mut it.first_answer, &mut it.last_answer]);
+            }
+            Self::Gap(it) => moved(&mut [&mut it.from, &mut it.to]),
+            Self::Flight(it) => it.shift(by_ns),
+        }
+    }
+}
+
 /// A node's facts and counters for one run of its agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -1,8 +1,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 use super::*;
-use crate::model::event::Conntrack;
-use crate::model::record::Side;
+use crate::model::event::{Conntrack, Packet, SocketPacket};
+use crate::model::flight::{Origin, Refusal};
+use crate::model::record::{GapKind, Side};
 
 const MS: i64 = MILLISECOND;
 

@@ -640,3 +640,41 @@ fn a_reply_that_was_recorded_later_makes_silence_slowness() {
     assert_eq!(queries(&timeline).len(), 4);
     assert_eq!(verdict(&timeline).code, Code::BackendSlow);
 }
+
+/// The same scene, with the backend's node on a machine of its own whose clock is far off: the same verdicts, and the header
+/// says how far (without a bound: the watches give none).
+#[test]
+fn a_clock_that_is_seconds_off_changes_no_verdict() {
+    let mut scene = two_replicas();
+    retire(&mut scene);
+    remove(&mut scene, 500);
+    for node in ["n1", "n2", "n3"] {
+        scene.commit(node, ms(2_000), OLD, 0, 2);
+    }
+    for at in [700, 1_200, 1_700] {
+        let sent = scene.query("n1", ms(at)).towards(OLD);
+        let destination = std::net::SocketAddr::new(ip(OLD), 53);
+        scene.dropped(&sent, "n2", "NO_SOCKET", destination);
+        scene.sent(sent);
+    }
+    let codes = |timeline: &crate::correlate::Timeline| -> Vec<Code> {
+        failed(timeline).iter().map(|(_, it)| it.code).collect()
+    };
+    assert_eq!(codes(&scene.timeline()), [Code::ProgrammingLag; 3]);
+    for offset in [-7_000, 3_000] {
+        let mut apart = scene.all();
+        for record in apart.iter_mut().filter(|it| it.node == "n2") {
+            if let Record::Node(info) = &mut record.record {
+                info.boot_id = "another machine".to_owned();
+            }
+            record.record.shift(offset * MS);
+        }
+        let timeline = crate::correlate::timeline(apart, &scene.options());
+        assert_eq!(codes(&timeline), [Code::ProgrammingLag; 3], "{offset} ms");
+        let node = timeline.header.nodes.iter().find(|it| it.name == "n2");
+        let node = node.unwrap();
+        // The watch of n2 is 2 ms behind that of n1 in the scene.
+        assert_eq!(node.clock_offset_ns, Some((offset + 2) * MS));
+        assert_eq!(node.clock_error_ns, None);
+    }
+}
