@@ -102,6 +102,8 @@ pub struct Assembler {
     flights: Flights,
     previous: Previous,
     failed: HashMap<Asker, Timestamp>,
+    /// When [`Assembler::forget`] was last at it.
+    forgot: Timestamp,
     /// Deliveries that were handed out without a reply, by client and txid.
     late: HashMap<(SocketAddr, Option<u16>), Vec<Delivery>>,
     requested: Vec<u64>,
@@ -119,6 +121,7 @@ impl Assembler {
             limits,
             waiting: Queue::default(),
             failed: HashMap::new(),
+            forgot: recorded_since,
             late: HashMap::new(),
             requested: Vec::new(),
             traffic: Aggregator::default(),
@@ -166,13 +169,21 @@ impl Assembler {
         }
         self.expire(until);
         self.previous.forget(now - self.timeouts.stream_ns);
+        if now.since(self.forgot) >= SECOND {
+            self.forgot = now;
+            self.forget(now);
+        }
+        self.finish(until, Which::Due)
+    }
+
+    /// Lets go of what can no longer matter.
+    fn forget(&mut self, now: Timestamp) {
         self.failed.retain(|_, at| now.since(*at) < 60 * SECOND);
         let late = self.limits.late_ns;
         self.late.retain(|_, all| {
             all.retain(|it| now.since(it.at) < late);
             !all.is_empty()
         });
-        self.finish(until, Which::Due)
     }
 
     /// Applies everything and hands out every flight: the agent stops.
@@ -193,6 +204,7 @@ impl Assembler {
         self.late.clear();
         self.requested.clear();
         self.recorded_since = after;
+        self.forgot = after;
         flights
     }
 
