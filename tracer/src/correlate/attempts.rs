@@ -184,6 +184,18 @@ impl Assembler {
         self.finish(now, Which::All)
     }
 
+    /// The wall clock jumped from `before` to `after`: hands out what has ended, forgets what is open (neither answered nor
+    /// lost), and begins anew.
+    pub fn restart(&mut self, before: Timestamp, after: Timestamp) -> Vec<Flight> {
+        let flights = self.drain(before);
+        self.previous = Previous::new(self.limits.previous);
+        self.failed.clear();
+        self.late.clear();
+        self.requested.clear();
+        self.recorded_since = after;
+        flights
+    }
+
     /// For somebody who reads now: applies everything and hands out healthy flights before their grace is over (rows of them
     /// are in [`Assembler::traffic`] then). What is late of them makes flights of its own.
     pub fn flush(&mut self, now: Timestamp) -> Vec<Flight> {
