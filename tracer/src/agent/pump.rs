@@ -117,6 +117,11 @@ impl Pump {
         records
     }
 
+    /// Everything that happened before this has been handed out.
+    pub(super) fn complete_until(&self) -> Timestamp {
+        self.assembler.complete_until(self.read_until)
+    }
+
     /// Queries that wait in a server of this node ([`Assembler::unreplied`]).
     pub(super) fn unreplied(&self) -> Vec<Record> {
         let flights = self.assembler.unreplied();

@@ -73,7 +73,8 @@ pub async fn run(config: Config) -> Result<(), Error> {
                 let rows = agent.pump.traffic(agent.clock.now());
                 agent.writer.write(rows);
                 agent.view.unreplied(agent.pump.unreplied());
-                agent.write_info();
+                // What is still open is in the answer too, as it stands.
+                agent.write_info(agent.clock.now());
                 // Nobody waits any more: fine.
                 let _ = done.send(());
             }
@@ -276,7 +277,7 @@ impl Agent {
         agent.view.broken_since(agent.api_watch.broken_since());
         agent.detect_dataplane();
         agent.watch_addresses();
-        agent.write_info();
+        agent.write_info(started);
         Ok(agent)
     }
 
@@ -322,7 +323,7 @@ impl Agent {
         self.watch_addresses();
         let outage = self.api_watch.outage(self.clock.now());
         self.writer.write(outage.into_iter().collect());
-        self.write_info();
+        self.write_info(self.pump.complete_until());
     }
 
     /// The wall clock jumped: times before and after cannot be compared, so whatever spans the jump is unknown.
@@ -413,8 +414,9 @@ impl Agent {
         self.writer.remember(self.addresses.known(self.clock.now()));
     }
 
-    fn write_info(&mut self) {
-        self.info.last_record_at = self.clock.now();
+    /// Facts and counters. `until`: everything that happened before it has been handed to the writer.
+    fn write_info(&mut self, until: Timestamp) {
+        self.info.last_record_at = until.max(self.info.started);
         self.info.hooks = self.pump.capture().hooks();
         self.info.lost = self.pump.capture().lost();
         self.writer.write(vec![Record::Node(self.info.clone())]);
@@ -439,8 +441,8 @@ impl Agent {
             self.rule(event);
         }
         self.turn();
-        self.write_info();
         let now = self.clock.now();
+        self.write_info(now);
         let outage = self.api_watch.outage_until(now);
         self.writer.write(outage.into_iter().collect());
         let records = self.pump.drain(now, self.clock.wall(0).0, &self.owners);

@@ -102,6 +102,8 @@ pub struct Assembler {
     flights: Flights,
     previous: Previous,
     failed: HashMap<Asker, Timestamp>,
+    /// When [`Assembler::forget`] was last at it.
+    forgot: Timestamp,
     /// Deliveries that were handed out without a reply, by client and txid.
     late: HashMap<(SocketAddr, Option<u16>), Vec<Delivery>>,
     requested: Vec<u64>,
@@ -119,6 +121,7 @@ impl Assembler {
             limits,
             waiting: Queue::default(),
             failed: HashMap::new(),
+            forgot: recorded_since,
             late: HashMap::new(),
             requested: Vec::new(),
             traffic: Aggregator::default(),
@@ -166,13 +169,21 @@ impl Assembler {
         }
         self.expire(until);
         self.previous.forget(now - self.timeouts.stream_ns);
+        if now.since(self.forgot) >= SECOND {
+            self.forgot = now;
+            self.forget(now);
+        }
+        self.finish(until, Which::Due)
+    }
+
+    /// Lets go of what can no longer matter.
+    fn forget(&mut self, now: Timestamp) {
         self.failed.retain(|_, at| now.since(*at) < 60 * SECOND);
         let late = self.limits.late_ns;
         self.late.retain(|_, all| {
             all.retain(|it| now.since(it.at) < late);
             !all.is_empty()
         });
-        self.finish(until, Which::Due)
     }
 
     /// Applies everything and hands out every flight: the agent stops.
@@ -193,6 +204,7 @@ impl Assembler {
         self.late.clear();
         self.requested.clear();
         self.recorded_since = after;
+        self.forgot = after;
         flights
     }
 
@@ -205,12 +217,15 @@ impl Assembler {
         self.finish(now, Which::Healthy)
     }
 
-    /// Everything that began before this has been handed out (or counted in a row that [`Assembler::traffic`] has).
+    /// Everything that began before this has been handed out.
     pub fn complete_until(&self, now: Timestamp) -> Timestamp {
         let waiting = self.waiting.first();
         let open = self.flights.all().map(|it| it.flight.at).min();
         let applied = now - self.limits.reorder_ns;
-        waiting.into_iter().chain(open).fold(applied, Ord::min)
+        // A row is told by its answers, of which the first was asked for a little earlier.
+        let rows = self.traffic.oldest().map(|at| at - self.limits.slow_ns);
+        let all = waiting.into_iter().chain(open).chain(rows);
+        all.fold(applied, Ord::min)
     }
 
     /// Rows of healthy attempts for the seconds before `before`. A flight reaches its row up to [`Limits::cap_ns`] after it was

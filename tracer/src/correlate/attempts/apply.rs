@@ -137,8 +137,7 @@ impl Assembler {
 
     fn answered(&mut self, socket: &SocketPacket) {
         let packet = &socket.packet;
-        let mut candidates = self.flights.of_socket(socket.cookie).to_vec();
-        candidates.retain(|id| self.flights.is(*id, |open| open.flight.txid == packet.txid));
+        let mut candidates = self.flights.of_socket(socket.cookie, packet.txid);
         if candidates.is_empty() {
             candidates = self.flights.of_client(packet.client(), packet.txid);
         }
@@ -224,7 +223,7 @@ impl Assembler {
             quoted_destination: packet.destination,
         });
         if let Some(asker) = open.asker() {
-            self.failed.insert(asker, packet.at);
+            self.remember_failure(asker, packet.at);
         }
     }
 
@@ -263,9 +262,7 @@ impl Assembler {
             self.flights.insert(open);
             return;
         }
-        let mut candidates = cookie
-            .map_or(&[][..], |it| self.flights.of_socket(it))
-            .to_vec();
+        let mut candidates = cookie.map_or_else(Vec::new, |it| self.flights.of_socket(it, None));
         if candidates.is_empty() {
             candidates = self.flights.of_client(local, None);
         }
@@ -278,13 +275,13 @@ impl Assembler {
             open.fail();
             open.end_after(at, self.limits.refused_ns);
             if let Some(asker) = open.asker() {
-                self.failed.insert(asker, at);
+                self.remember_failure(asker, at);
             }
         }
     }
 
     fn released(&mut self, at: Timestamp, cookie: u64) {
-        for id in self.flights.of_socket(cookie).to_vec() {
+        for id in self.flights.of_socket(cookie, None) {
             let Some(open) = self.flights.get_mut(id) else {
                 continue;
             };
@@ -295,7 +292,7 @@ impl Assembler {
             {
                 open.close(at);
                 if let Some(asker) = open.asker() {
-                    self.failed.insert(asker, at);
+                    self.remember_failure(asker, at);
                 }
             }
         }

@@ -3,13 +3,16 @@
 use crate::model::Timestamp;
 use crate::model::flight::Flight;
 
-use super::{Assembler, SECOND};
+use super::{Asker, Assembler, SECOND};
 
 /// How long a failure makes a later answer to the same question worth keeping in full: it may be a retry.
 const RETRY_NS: i64 = 5 * SECOND;
 
 /// How long an ended flight waits for a trail that was asked for before it goes without.
 const TRAIL_WAIT_NS: i64 = 2 * SECOND;
+
+/// Deliveries of one client port and txid that are remembered without a reply: resolvers ask a few times, not more.
+const LATE_OF_ONE: usize = 16;
 
 /// Which flights are handed out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,18 +28,29 @@ pub(super) enum Which {
 impl Assembler {
     /// Ends what was waited for long enough.
     pub(super) fn expire(&mut self, now: Timestamp) {
+        let mut failures = Vec::new();
         for (_, open) in self.flights.all_mut() {
             let deadline = open.deadline(&self.limits);
             if open.pending() && now >= deadline {
                 let answered = open.flight.origin.is_some();
                 open.end(deadline);
                 if let (true, Some(asker)) = (answered, open.asker()) {
-                    self.failed.insert(asker, deadline);
+                    failures.push((asker, deadline));
                 }
             }
             if open.pending() && now.since(open.flight.at) >= self.limits.overdue_ns {
                 open.overdue();
             }
+        }
+        for (asker, at) in failures {
+            self.remember_failure(asker, at);
+        }
+    }
+
+    /// A later answer to the same question may be a retry. With no room left it is counted among the healthy.
+    pub(super) fn remember_failure(&mut self, asker: Asker, at: Timestamp) {
+        if self.failed.len() < self.limits.open || self.failed.contains_key(&asker) {
+            self.failed.insert(asker, at);
         }
     }
 
@@ -82,7 +96,11 @@ impl Assembler {
                 && self.late.len() < self.limits.open
             {
                 let key = (flight.client, flight.txid);
-                self.late.entry(key).or_default().push(delivery.clone());
+                let waiting = self.late.entry(key).or_default();
+                if waiting.len() == LATE_OF_ONE {
+                    waiting.remove(0);
+                }
+                waiting.push(delivery.clone());
             }
             if healthy && !self.limits.record_all {
                 self.traffic.add(&flight);

@@ -1,6 +1,6 @@
 //! The flights that are not finished yet, and how a packet finds its own.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use crate::model::Timestamp;
@@ -14,8 +14,10 @@ pub(super) struct Flights {
     open: BTreeMap<u64, Open>,
     room: usize,
     next: u64,
-    by_client: HashMap<SocketAddr, Vec<u64>>,
-    by_cookie: HashMap<u64, Vec<u64>>,
+    /// Client, txid, number. One port can have a flight open for every txid there is: a look-up must not go through them.
+    by_client: BTreeSet<(SocketAddr, Option<u16>, u64)>,
+    /// Socket cookie, txid, number.
+    by_cookie: BTreeSet<(u64, Option<u16>, u64)>,
     evicted: Option<GapSeen>,
 }
 
@@ -25,8 +27,8 @@ impl Flights {
             open: BTreeMap::new(),
             room,
             next: 0,
-            by_client: HashMap::new(),
-            by_cookie: HashMap::new(),
+            by_client: BTreeSet::new(),
+            by_cookie: BTreeSet::new(),
             evicted: None,
         }
     }
@@ -51,14 +53,12 @@ impl Flights {
 
     /// Flights of a client address:port, oldest first; of one txid if it is known.
     pub(super) fn of_client(&self, client: SocketAddr, txid: Option<u16>) -> Vec<u64> {
-        let all = self.by_client.get(&client).into_iter().flatten().copied();
-        all.filter(|id| txid.is_none() || self.is(*id, |open| open.flight.txid == txid))
-            .collect()
+        of(&self.by_client, client, txid)
     }
 
-    /// Flights of a client's socket, oldest first.
-    pub(super) fn of_socket(&self, cookie: u64) -> &[u64] {
-        self.by_cookie.get(&cookie).map_or(&[], Vec::as_slice)
+    /// Flights of a client's socket, oldest first; of one txid if it is known.
+    pub(super) fn of_socket(&self, cookie: u64, txid: Option<u16>) -> Vec<u64> {
+        of(&self.by_cookie, cookie, txid)
     }
 
     /// The newest flight of a client address:port (and txid, if it is known) that `fits`.
@@ -83,12 +83,10 @@ impl Flights {
         }
         let id = self.next;
         self.next += 1;
-        self.by_client
-            .entry(open.flight.client)
-            .or_default()
-            .push(id);
+        let txid = open.flight.txid;
+        self.by_client.insert((open.flight.client, txid, id));
         if let Some(cookie) = open.cookie() {
-            self.by_cookie.entry(cookie).or_default().push(id);
+            self.by_cookie.insert((cookie, txid, id));
         }
         self.open.insert(id, open);
         id
@@ -96,9 +94,10 @@ impl Flights {
 
     pub(super) fn remove(&mut self, id: u64) -> Option<Open> {
         let open = self.open.remove(&id)?;
-        unlink(&mut self.by_client, open.flight.client, id);
+        let txid = open.flight.txid;
+        self.by_client.remove(&(open.flight.client, txid, id));
         if let Some(cookie) = open.cookie() {
-            unlink(&mut self.by_cookie, cookie, id);
+            self.by_cookie.remove(&(cookie, txid, id));
         }
         Some(open)
     }
@@ -126,11 +125,18 @@ impl Flights {
     }
 }
 
-fn unlink<K: std::hash::Hash + Eq>(index: &mut HashMap<K, Vec<u64>>, key: K, id: u64) {
-    if let Some(ids) = index.get_mut(&key) {
-        ids.retain(|it| *it != id);
-        if ids.is_empty() {
-            index.remove(&key);
-        }
-    }
+/// Numbers under a key, in their order.
+fn of<K: Ord + Copy>(
+    index: &BTreeSet<(K, Option<u16>, u64)>,
+    key: K,
+    txid: Option<u16>,
+) -> Vec<u64> {
+    let (first, last) = match txid {
+        Some(_) => (txid, txid),
+        None => (None, Some(u16::MAX)),
+    };
+    let range = index.range((key, first, 0)..=(key, last, u64::MAX));
+    let mut ids: Vec<u64> = range.map(|(_, _, id)| *id).collect();
+    ids.sort_unstable();
+    ids
 }
