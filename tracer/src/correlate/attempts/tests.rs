@@ -224,6 +224,23 @@ fn closing_the_socket_ends_an_unanswered_query_and_its_trail_is_kept() {
 }
 
 #[test]
+fn a_trail_that_is_copied_twice_by_two_offsets_of_the_clock_is_one() {
+    let mut assembler = assembler(false);
+    feed(&mut assembler, [query(0), released(1_500)]);
+    let tx = packet(1, Point::Tx, Direction::Query, frontend());
+    // Overdue after a second: first copy. The second one, when it is handed out, sees a later hop too.
+    assert!(run(&mut assembler, 0, 1_300, std::slice::from_ref(&tx)).is_empty());
+    let shifted = Packet {
+        at: tx.at + 10,
+        ..tx.clone()
+    };
+    let late = packet(1_400, Point::Rx, Direction::Query, frontend());
+    let flights = run(&mut assembler, 1_350, 3_000, &[shifted, late.clone()]);
+    let times: Vec<Timestamp> = flights[0].trail.iter().map(|it| it.at).collect();
+    assert_eq!(times, [at(0), tx.at, late.at]);
+}
+
+#[test]
 fn a_trail_that_never_comes_is_said_to_be_lost() {
     let mut assembler = assembler(false);
     feed(&mut assembler, [query(0), released(700)]);

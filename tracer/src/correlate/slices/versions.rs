@@ -20,7 +20,8 @@ pub(super) struct Version {
 }
 
 impl Version {
-    /// Half the spread between nodes is as good a guess at a watch's delay as there is; one node alone has none.
+    /// Twice the spread between nodes is a careful guess at how long before the first of them a change was made; one node
+    /// alone has no spread.
     pub(super) fn watch_delay_ns(&self) -> i64 {
         let first = self.watched.values().min();
         let last = self.watched.values().max();

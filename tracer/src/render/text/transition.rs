@@ -104,7 +104,7 @@ pub(super) fn entry(
 fn lag(programming: &Programming) -> String {
     let basis = match programming.basis {
         Basis::Rules => "",
-        Basis::FirstNewFlow => " by its first new flow",
+        Basis::FirstNewFlow => " as its new flows show",
     };
     let late = match programming.convergence {
         Some(Convergence::Late) => " (late)",
