@@ -148,7 +148,7 @@ impl Report {
         let unseen = truth.queries.iter().filter(|it| it.unseen).count() as u64;
         for (what, found, most, noise) in [
             ("queries", summary.queries, answered + failed, noise),
-            ("answered", summary.answered, answered, 0),
+            ("answered", summary.answered, answered, noise),
             ("failed", summary.failed, failed, noise),
         ] {
             // What is no query may be counted or not; what no agent looked at may be missing.

@@ -11,6 +11,7 @@ use super::agents::Agents;
 use super::experiments::{A, B, Effect, Experiment, HERE, Play, effect, ms};
 use super::objects::{NAMESPACE, SLICE};
 use super::obstacles::Obstacle;
+use super::resolvers;
 use super::stage::{Script, Stage};
 use crate::api::Kind;
 use crate::lab::nodes::NODES;
@@ -31,12 +32,14 @@ pub(super) enum Fault {
     Moves,
     /// An agent is killed while a server is silent.
     Blind,
+    /// A backend is silent and closed while real resolvers ask.
+    Resolvers,
     /// Nothing that should matter.
     Harmless,
 }
 
 /// All, in the order in which they are played.
-pub(crate) const FAULTS: [Experiment; 4] = [
+pub(crate) const FAULTS: [Experiment; 5] = [
     Experiment {
         script: Script {
             name: "ready-backend",
@@ -77,6 +80,17 @@ pub(crate) const FAULTS: [Experiment; 4] = [
     },
     Experiment {
         script: Script {
+            name: "resolvers",
+            description: "glibc's and busybox's resolvers ask a replica that is silent, and one whose process has ended, \
+                          until it serves again.",
+        },
+        replicas: 1,
+        rate: 5,
+        effects: &[effect(Code::BackendSilent, 1, 2)],
+        play: Play::Fault(Fault::Resolvers),
+    },
+    Experiment {
+        script: Script {
             name: "harmless",
             description: "Two replicas serve; one, which has no targetRef, moves to another slice, and packets that are \
                           no queries are sent to the Service.",
@@ -108,6 +122,7 @@ impl Fault {
             Self::Ready => ready_backend(stage).await,
             Self::Moves => moved_backends(stage).await,
             Self::Blind => killed_agent(stage, agents).await,
+            Self::Resolvers => resolvers::play(stage).await,
             Self::Harmless => harmless(stage).await,
         }
     }

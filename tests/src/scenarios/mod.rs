@@ -7,6 +7,7 @@ mod experiments;
 mod faults;
 mod objects;
 mod obstacles;
+mod resolvers;
 mod smoke;
 mod stage;
 mod test;

@@ -103,7 +103,10 @@ pub(crate) async fn resolve(
     name: &str,
 ) -> Result<Output> {
     let config = folder.join("resolv.conf");
-    std::fs::write(&config, format!("nameserver {CLUSTER_IP}\n"))?;
+    // Another one may be reading it.
+    if !config.exists() {
+        std::fs::write(&config, format!("nameserver {CLUSTER_IP}\n"))?;
+    }
     // SAFETY: only system calls, with arguments that exist already.
     unsafe {
         command.pre_exec(move || {
