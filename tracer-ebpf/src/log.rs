@@ -1,11 +1,10 @@
 //! The circular logs: one part for each CPU, written as `slicetrace_common::seq` describes, so that user space can read
 //! them at any moment and never sees half a record.
 
-use core::intrinsics::{AtomicOrdering, atomic_xadd, atomic_xchg};
-
 use aya_ebpf::{helpers::bpf_get_smp_processor_id, maps::Array};
 use slicetrace_common::{Packet, Socket, counter, log, seq};
 
+use crate::atomic::{exchange, fetch_add};
 use crate::maps::{DROPS, HOPS, POSITIONS, SOCKETS, config, count};
 
 /// A slot that is ours until it is published.
@@ -66,24 +65,4 @@ fn reserve<T>(slots: &Array<T>, which: u32, per_cpu: u32) -> Option<Slot<T>> {
         return None;
     }
     Some(Slot { record, position })
-}
-
-/// Adds one and returns the value before. `AtomicU64` has no such operation on this target; the intrinsic has.
-///
-/// # Safety
-///
-/// `counter` is valid and aligned.
-#[inline(always)]
-pub unsafe fn fetch_add(counter: *mut u64) -> u64 {
-    // SAFETY: the caller's promise.
-    unsafe { atomic_xadd::<u64, u64, { AtomicOrdering::SeqCst }>(counter, 1) }
-}
-
-/// # Safety
-///
-/// `place` is valid and aligned.
-#[inline(always)]
-unsafe fn exchange(place: *mut u64, value: u64) -> u64 {
-    // SAFETY: the caller's promise.
-    unsafe { atomic_xchg::<u64, { AtomicOrdering::SeqCst }>(place, value) }
 }

@@ -10,6 +10,7 @@
     reason = "fetching atomics exist on the BPF target only as intrinsics"
 )]
 
+mod atomic;
 mod drops;
 mod hops;
 mod kernel;
@@ -27,14 +28,6 @@ use slicetrace_common::{counter, point};
 
 use kernel::{Skb, Sock};
 use maps::config;
-
-/// A line for who works on these programs; without the feature `ebpf-log` it is not even compiled.
-macro_rules! line {
-    ($($argument:tt)*) => {
-        #[cfg(feature = "ebpf-log")]
-        aya_log_ebpf::info!($($argument)*)
-    };
-}
 
 /// Let the packet or the call go on.
 const GO_ON: i32 = 1;
@@ -130,13 +123,17 @@ fn kfree_skb(context: BtfTracePointContext) -> i32 {
         None
     };
     let recorded = drops::dropped(Skb(context.arg(0)), context.arg(1), reason, receiver);
+    // A line for who works on these programs: thousands of instructions, so it is not even compiled otherwise.
+    #[cfg(feature = "ebpf-log")]
     if recorded.is_some() {
-        line!(
+        aya_log_ebpf::info!(
             &context,
             "a packet of the Service was dropped, reason {}",
             reason
         );
     }
+    #[cfg(not(feature = "ebpf-log"))]
+    let _ = recorded;
     0
 }
 

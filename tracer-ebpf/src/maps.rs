@@ -6,7 +6,7 @@ use aya_ebpf::{
 };
 use slicetrace_common::{Asked, Config, Offsets, Packet, Position, Socket, Watched};
 
-use crate::log::fetch_add;
+use crate::atomic::fetch_add;
 
 /// `BPF_F_MMAPABLE` (include/uapi/linux/bpf.h): user space reads these arrays without system calls.
 const MMAPABLE: u32 = 1 << 10;

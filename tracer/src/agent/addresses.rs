@@ -12,6 +12,16 @@ use crate::store::{AddressRole, KnownAddress};
 /// pinned for ever; ten minutes see through a rollout and cost nothing.
 const TOMBSTONE_NS: i64 = 600_000_000_000;
 
+/// An address that the API names no longer, or not yet.
+#[derive(Clone, Debug)]
+struct Tombstone {
+    service: String,
+    role: AddressRole,
+    /// When the API ceased to name it; `None`: known from an earlier run, and the API has not been heard since.
+    went: Option<Timestamp>,
+    last_seen: Timestamp,
+}
+
 /// The watched addresses, by why they are watched.
 #[derive(Debug)]
 pub(super) struct Addresses {
@@ -21,8 +31,8 @@ pub(super) struct Addresses {
     fixed: BTreeSet<SocketAddr>,
     services: BTreeMap<String, BTreeSet<SocketAddr>>,
     slices: BTreeMap<(String, String), BTreeSet<SocketAddr>>,
-    /// Addresses no longer named by the API → their Service and when they went.
-    tombstones: BTreeMap<SocketAddr, (String, Timestamp)>,
+    /// Addresses no longer named by the API.
+    tombstones: BTreeMap<SocketAddr, Tombstone>,
     revision: u64,
 }
 
@@ -39,14 +49,35 @@ impl Addresses {
         }
     }
 
-    /// Adds addresses known from an earlier run: the API may be away, or have forgotten them by now.
-    pub(super) fn remember(&mut self, known: Vec<KnownAddress>, now: Timestamp) {
+    /// Adds addresses known from an earlier run, which count until [`Self::heard`] says that the API has been: it may be
+    /// away for hours. Those that had long gone when that run ended are left out: somebody else may have them by now.
+    pub(super) fn remember(&mut self, known: Vec<KnownAddress>) {
+        let mut newest: HashMap<String, Timestamp> = HashMap::new();
+        for known in &known {
+            let newest = newest.entry(known.service.clone()).or_default();
+            *newest = (*newest).max(known.last_seen);
+        }
         for known in known {
-            self.tombstones
-                .entry(known.address)
-                .or_insert((known.service, now));
+            let newest = newest.get(&known.service).copied().unwrap_or_default();
+            if newest.since(known.last_seen) < TOMBSTONE_NS {
+                self.tombstones.entry(known.address).or_insert(Tombstone {
+                    service: known.service,
+                    role: known.role,
+                    went: None,
+                    last_seen: known.last_seen,
+                });
+            }
         }
         self.revision += 1;
+    }
+
+    /// The API has told everything about a Service: what it did not name of what was remembered has gone.
+    pub(super) fn heard(&mut self, service: &str, now: Timestamp) {
+        for tombstone in self.tombstones.values_mut() {
+            if tombstone.service == service {
+                tombstone.went.get_or_insert(now);
+            }
+        }
     }
 
     /// Takes over what the API says of a Service.
@@ -56,7 +87,7 @@ impl Addresses {
             .services
             .insert(seen.service.clone(), new)
             .unwrap_or_default();
-        self.retire(&seen.service, old, seen.at);
+        self.retire(&seen.service, AddressRole::Frontend, old, seen.at);
     }
 
     /// Takes over what the API says of a slice.
@@ -77,14 +108,27 @@ impl Addresses {
         } else {
             self.slices.insert(key, new)
         };
-        self.retire(&seen.service, old.unwrap_or_default(), seen.at);
+        let old = old.unwrap_or_default();
+        self.retire(&seen.service, AddressRole::Endpoint, old, seen.at);
     }
 
-    fn retire(&mut self, service: &str, old: BTreeSet<SocketAddr>, at: Timestamp) {
+    fn retire(
+        &mut self,
+        service: &str,
+        role: AddressRole,
+        old: BTreeSet<SocketAddr>,
+        at: Timestamp,
+    ) {
         let current = self.current();
         for address in old {
             if !current.contains(&address) {
-                self.tombstones.insert(address, (service.to_owned(), at));
+                let tombstone = Tombstone {
+                    service: service.to_owned(),
+                    role,
+                    went: Some(at),
+                    last_seen: at,
+                };
+                self.tombstones.insert(address, tombstone);
             }
         }
         self.tombstones
@@ -104,7 +148,7 @@ impl Addresses {
     pub(super) fn expire(&mut self, now: Timestamp) {
         let before = self.tombstones.len();
         self.tombstones
-            .retain(|_, (_, went)| now.since(*went) < TOMBSTONE_NS);
+            .retain(|_, it| it.went.is_none_or(|went| now.since(went) < TOMBSTONE_NS));
         if self.tombstones.len() != before {
             self.revision += 1;
         }
@@ -122,7 +166,7 @@ impl Addresses {
         let tombstones = self
             .tombstones
             .iter()
-            .map(|(address, (service, _))| (*address, service));
+            .map(|(address, it)| (*address, &it.service));
         let fixed = self
             .fixed
             .iter()
@@ -136,14 +180,19 @@ impl Addresses {
 
     /// What is to be remembered for a start without the API.
     pub(super) fn known(&self, now: Timestamp) -> Vec<KnownAddress> {
-        self.named()
-            .map(|(service, address, role)| KnownAddress {
-                service: service.clone(),
-                address,
-                role,
-                last_seen: now,
-            })
-            .collect()
+        let named = self.named().map(|(service, address, role)| KnownAddress {
+            service: service.clone(),
+            address,
+            role,
+            last_seen: now,
+        });
+        let gone = self.tombstones.iter().map(|(address, it)| KnownAddress {
+            service: it.service.clone(),
+            address: *address,
+            role: it.role,
+            last_seen: it.last_seen,
+        });
+        named.chain(gone).collect()
     }
 
     /// Addresses that the API names now.
@@ -212,6 +261,49 @@ mod tests {
         assert!(addresses.watched().contains(&gone), "not before its time");
         addresses.expire(Timestamp(TOMBSTONE_NS + 2));
         assert!(!addresses.watched().contains(&gone));
+    }
+
+    fn known(address: &str, last_seen: i64) -> KnownAddress {
+        KnownAddress {
+            service: "kube-system/kube-dns".into(),
+            address: address.parse().unwrap(),
+            role: AddressRole::Endpoint,
+            last_seen: Timestamp(last_seen),
+        }
+    }
+
+    #[test]
+    fn remembered_addresses_count_for_as_long_as_the_api_is_away() {
+        let mut addresses = Addresses::new("kube-system/kube-dns", []);
+        addresses.remember(vec![known("10.42.0.1:53", 5)]);
+        addresses.expire(Timestamp(100 * TOMBSTONE_NS));
+        assert_eq!(addresses.watched().len(), 1, "the API has said nothing yet");
+        let now = Timestamp(200 * TOMBSTONE_NS);
+        addresses.heard("kube-system/kube-dns", now);
+        addresses.expire(now);
+        assert_eq!(
+            addresses.watched().len(),
+            1,
+            "an old flow may still go there"
+        );
+        addresses.expire(now + TOMBSTONE_NS);
+        assert!(addresses.watched().is_empty());
+    }
+
+    #[test]
+    fn what_had_long_gone_when_the_last_run_ended_is_not_remembered() {
+        let mut addresses = Addresses::new("kube-system/kube-dns", []);
+        let end = 100 * TOMBSTONE_NS;
+        addresses.remember(vec![
+            known("10.42.0.1:53", end),
+            known("10.42.0.2:53", end - TOMBSTONE_NS / 2),
+            known("10.42.0.3:53", end - TOMBSTONE_NS),
+        ]);
+        let watched = addresses.watched();
+        assert_eq!(watched.len(), 2, "{watched:?}");
+        // Started and ended again without the API: the times stay those at which the API last named them.
+        let kept = addresses.known(Timestamp(2 * end));
+        assert_eq!(kept.iter().map(|it| it.last_seen.0).max(), Some(end));
     }
 
     #[test]

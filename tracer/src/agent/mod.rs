@@ -4,6 +4,7 @@
 //! - `pump`: from the kernel's logs to records.
 //! - `apiwatch`: from the API's events to records.
 //! - `addresses`: which addresses count as the DNS Service.
+//! - `ready`: the file that says so.
 //! - `writer`: the thread that writes records to the store.
 //! - `view`: what the agent's own API shows.
 
@@ -11,6 +12,7 @@ mod addresses;
 mod apiwatch;
 pub mod config;
 mod pump;
+mod ready;
 mod run;
 mod view;
 mod writer;
@@ -43,6 +45,16 @@ pub enum Error {
     Listen {
         /// Where.
         address: std::net::SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A ready file of an earlier run.
+    #[error(
+        "the ready file {} cannot be removed: {source}; it would say that this agent is ready, give another --ready-file", path.display()
+    )]
+    ReadyFile {
+        /// The file.
+        path: std::path::PathBuf,
         /// Why.
         source: std::io::Error,
     },

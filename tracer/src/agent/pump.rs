@@ -96,6 +96,32 @@ impl Pump {
         records
     }
 
+    /// The wall clock jumped from `before` to `after` a moment ago. What was open is given up: neither its age nor the order
+    /// of its events can be told any more.
+    pub(super) fn restart(&mut self, before: Timestamp, after: Timestamp) -> Vec<Record> {
+        let oldest = self.assembler.complete_until(before);
+        let flights = self.assembler.restart(before, after);
+        let mut records: Vec<Record> = flights
+            .into_iter()
+            .map(|flight| Record::Flight(Box::new(flight)))
+            .collect();
+        records.extend(self.traffic(before));
+        let gap = GapSeen {
+            from: oldest.min(after),
+            to: before.max(after),
+            what: GapKind::RecordsLost,
+            count: 0,
+        };
+        records.push(Record::Gap(gap));
+        self.read_until = after;
+        records
+    }
+
+    /// Everything that happened before this has been handed out.
+    pub(super) fn complete_until(&self) -> Timestamp {
+        self.assembler.complete_until(self.read_until)
+    }
+
     /// Queries that wait in a server of this node ([`Assembler::unreplied`]).
     pub(super) fn unreplied(&self) -> Vec<Record> {
         let flights = self.assembler.unreplied();

@@ -16,6 +16,7 @@ use super::addresses::Addresses;
 use super::apiwatch::ApiWatch;
 use super::config::{Config, RecordWhat};
 use super::pump::Pump;
+use super::ready;
 use super::view::View;
 use super::writer::{self, Bounds, Writer};
 use crate::api::server;
@@ -31,7 +32,7 @@ use crate::node::owners::Owners;
 use crate::node::rules::dataplane::Dataplane;
 use crate::node::rules::{RuleEvent, RuleListener};
 use crate::node::{clock, conntrack};
-use crate::store::Store;
+use crate::store::{Lock, Store};
 
 /// How often the kernel's logs are read. A log must not be overwritten within it: 4,096 packets at sockets a CPU are
 /// 200,000 a second.
@@ -40,6 +41,10 @@ const TURN: Duration = Duration::from_millis(20);
 const LOOK: Duration = Duration::from_secs(1);
 /// Every how many looks the data plane is asked for again: it may be replaced under us.
 const DATAPLANE_LOOKS: u32 = 60;
+/// How long running answers of the agent's API may take when it stops.
+const GOODBYE: Duration = Duration::from_secs(2);
+/// How long the last write may take: Kubernetes kills a pod half a minute after it told it to stop.
+const LAST_WRITE: Duration = Duration::from_secs(15);
 /// VXLAN's port as assigned by IANA (RFC 7348), and as used by Linux, flannel and Cilium.
 const VXLAN_PORTS: [u16; 2] = [8472, 4789];
 
@@ -68,7 +73,8 @@ pub async fn run(config: Config) -> Result<(), Error> {
                 let rows = agent.pump.traffic(agent.clock.now());
                 agent.writer.write(rows);
                 agent.view.unreplied(agent.pump.unreplied());
-                agent.write_info();
+                // What is still open is in the answer too, as it stands.
+                agent.write_info(agent.clock.now());
                 // Nobody waits any more: fine.
                 let _ = done.send(());
             }
@@ -102,26 +108,42 @@ struct Agent {
     stop_server: oneshot::Sender<()>,
     server: tokio::task::JoinHandle<std::io::Result<()>>,
     connector: tokio::task::JoinHandle<()>,
+    /// Nobody else writes to the store for as long as this lives.
+    _lock: Lock,
 }
 
 impl Agent {
-    /// In this order, so that nothing is missed: the store (what was known), the programs, the rules, the API.
+    /// In this order, so that nothing is missed: the store (what was known), the programs, the rules, the API. Before
+    /// them whatever only one agent can have: a second one must not touch what the first is using.
     async fn start(config: Config) -> Result<Self, Error> {
         let clock = Arc::new(Clock::new()?);
+        let listen = |source| Error::Listen {
+            address: config.listen,
+            source,
+        };
+        let tcp = TcpListener::bind(config.listen).await.map_err(listen)?;
+        let address = tcp.local_addr().map_err(listen)?;
+        if let Some(file) = &config.ready_file {
+            ready::clear(file).map_err(|source| Error::ReadyFile {
+                path: file.clone(),
+                source,
+            })?;
+        }
         let cgroup_root: PathBuf = match &config.cgroup {
             Some(directory) => directory.clone(),
             None => cgroups::mount()?,
         };
         let cgroups = Arc::new(Cgroups::new(cgroup_root.clone())?);
+        let lock = Lock::take(&config.db)?;
         let store = Store::open(&config.db)?;
         let known = store.known_addresses()?;
-        let last = store.span()?.map(|span| span.to);
+        let last = store.recorded_until(&config.node)?;
 
         let mut addresses = Addresses::new(
             config.services.first().map_or("", String::as_str),
             config.extra_frontends.iter().copied(),
         );
-        addresses.remember(known, clock.now());
+        addresses.remember(known);
 
         let mut capture = Capture::start(&bpf::Options {
             cgroup_root: cgroup_root.clone(),
@@ -175,9 +197,15 @@ impl Agent {
         let (writer, writer_thread) =
             writer::start(config.node.clone(), store, bounds, Arc::clone(&clock))
                 .map_err(Error::Thread)?;
-        if let Some(from) = last {
+        if let Some(last) = last {
+            if last > started {
+                warn!(
+                    "{} has records up to {last}, after now: was the clock set back? Times in between are ambiguous",
+                    config.db.display()
+                );
+            }
             let gap = GapSeen {
-                from,
+                from: last.min(started),
                 to: started,
                 what: GapKind::AgentDown,
                 count: 0,
@@ -208,12 +236,6 @@ impl Agent {
             flush_sender,
         ));
         view.attached(started);
-        let tcp = TcpListener::bind(config.listen)
-            .await
-            .map_err(|source| Error::Listen {
-                address: config.listen,
-                source,
-            })?;
         let (stop_server, stopped) = oneshot::channel();
         let source: Arc<dyn server::Source> = Arc::<View>::clone(&view);
         let server = tokio::spawn(server::serve(tcp, source, config.access.clone(), async {
@@ -225,7 +247,7 @@ impl Agent {
             config.node,
             config.services.join(", "),
             cgroup_root.display(),
-            config.listen
+            address
         );
         let mut agent = Self {
             owners: Owners::new(Arc::clone(&cgroups)),
@@ -250,10 +272,12 @@ impl Agent {
             stop_server,
             server,
             connector,
+            _lock: lock,
         };
+        agent.view.broken_since(agent.api_watch.broken_since());
         agent.detect_dataplane();
         agent.watch_addresses();
-        agent.write_info();
+        agent.write_info(started);
         Ok(agent)
     }
 
@@ -269,7 +293,10 @@ impl Agent {
             Ok(None) => {}
             Ok(Some(step)) => {
                 let milliseconds = (step.new_offset_ns - step.old_offset_ns) / 1_000_000;
-                warn!("this node's wall clock was set by {milliseconds} ms");
+                warn!(
+                    "this node's wall clock was set by {milliseconds} ms; what was in flight is given up"
+                );
+                self.stepped(step.at - (step.new_offset_ns - step.old_offset_ns), step.at);
             }
             Err(error) => warn!("{error}"),
         }
@@ -294,7 +321,19 @@ impl Agent {
         }
         self.addresses.expire(self.clock.now());
         self.watch_addresses();
-        self.write_info();
+        let outage = self.api_watch.outage(self.clock.now());
+        self.writer.write(outage.into_iter().collect());
+        self.write_info(self.pump.complete_until());
+    }
+
+    /// The wall clock jumped: times before and after cannot be compared, so whatever spans the jump is unknown.
+    fn stepped(&mut self, before: Timestamp, after: Timestamp) {
+        let records = self.pump.restart(before, after);
+        self.writer.write(records);
+        if self.info.started > after {
+            // A run does not end before it began.
+            self.info.started = after;
+        }
     }
 
     /// Finds out who translates Service addresses here, and so whether silence on netlink means that no rule changed.
@@ -315,7 +354,8 @@ impl Agent {
         let now = self.clock.now();
         let record = self
             .api_watch
-            .take(event, now, &mut self.addresses, &self.owners, &self.view);
+            .take(event, now, &mut self.addresses, &self.owners);
+        self.view.broken_since(self.api_watch.broken_since());
         self.watch_addresses();
         if let Some(record) = record {
             self.writer.write(vec![record]);
@@ -325,10 +365,10 @@ impl Agent {
             self.view.ready();
             info!("ready: attached, and the first lists of the API are in");
             if let Some(file) = &self.config.ready_file
-                && let Err(error) = std::fs::write(file, "ready\n")
+                && let Err(error) = ready::tell(file)
             {
                 warn!(
-                    "the ready file {} cannot be written: {error}",
+                    "the ready file {} cannot be written: {error}; whoever waits for it waits for ever",
                     file.display()
                 );
             }
@@ -359,10 +399,10 @@ impl Agent {
         if self.addresses.revision() == self.addresses_revision {
             return;
         }
-        self.addresses_revision = self.addresses.revision();
         let watched = self.addresses.watched();
-        if let Err(error) = self.pump.capture().watch(&watched) {
-            warn!("{error}");
+        match self.pump.capture().watch(&watched) {
+            Ok(()) => self.addresses_revision = self.addresses.revision(),
+            Err(error) => warn!("new addresses are not recorded: {error}; trying again"),
         }
         self.pump.services(self.addresses.services());
         if let Some(listener) = &self.listener {
@@ -374,38 +414,59 @@ impl Agent {
         self.writer.remember(self.addresses.known(self.clock.now()));
     }
 
-    fn write_info(&mut self) {
-        self.info.last_record_at = self.clock.now();
+    /// Facts and counters. `until`: everything that happened before it has been handed to the writer.
+    fn write_info(&mut self, until: Timestamp) {
+        self.info.last_record_at = until.max(self.info.started);
         self.info.hooks = self.pump.capture().hooks();
         self.info.lost = self.pump.capture().lost();
         self.writer.write(vec![Record::Node(self.info.clone())]);
     }
 
+    /// Nothing that was observed is left behind: what waits in a queue is taken in, what is open is handed out, and only
+    /// then the store is closed.
     async fn stop(mut self) {
-        self.write_info();
+        if let Some(file) = &self.config.ready_file
+            && let Err(error) = ready::clear(file)
+        {
+            warn!(
+                "the ready file {} cannot be removed: {error}; remove it",
+                file.display()
+            );
+        }
         self.connector.abort();
-        let records = self
-            .pump
-            .drain(self.clock.now(), self.clock.wall(0).0, &self.owners);
+        while let Ok(event) = self.api.try_recv() {
+            self.heard(event);
+        }
+        while let Ok(event) = self.rules.try_recv() {
+            self.rule(event);
+        }
+        self.turn();
+        let now = self.clock.now();
+        self.write_info(now);
+        let outage = self.api_watch.outage_until(now);
+        self.writer.write(outage.into_iter().collect());
+        let records = self.pump.drain(now, self.clock.wall(0).0, &self.owners);
         self.writer.write(records);
         // An error means that the server has ended by itself.
         let _ = self.stop_server.send(());
         self.flushes.close();
-        if tokio::time::timeout(Duration::from_secs(2), self.server)
-            .await
-            .is_err()
-        {
+        let mut server = self.server;
+        if tokio::time::timeout(GOODBYE, &mut server).await.is_err() {
             warn!("an answer of the agent's API was cut off");
+            server.abort();
         }
         drop(self.listener);
-        drop(self.view);
-        drop(self.writer);
+        self.writer.stop();
         let thread = self.writer_thread;
-        if tokio::task::spawn_blocking(move || thread.join())
+        if tokio::time::timeout(LAST_WRITE, thread.join())
             .await
             .is_err()
         {
-            warn!("the store was not closed properly");
+            warn!(
+                "{} could not be written within {} s; the last records are lost",
+                self.config.db.display(),
+                LAST_WRITE.as_secs()
+            );
         }
     }
 }

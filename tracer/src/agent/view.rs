@@ -1,6 +1,5 @@
 //! What the API of the agent shows: the store, its health, and the gaps that are still open.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -35,7 +34,7 @@ pub(super) struct View {
 struct State {
     since: Option<Timestamp>,
     ready: bool,
-    broken: BTreeMap<String, Timestamp>,
+    broken: Option<Timestamp>,
     unreplied: Vec<Record>,
 }
 
@@ -78,14 +77,9 @@ impl View {
         self.state().unreplied = records;
     }
 
-    /// A watch on the API is broken since then.
-    pub(super) fn broken(&self, what: String, from: Timestamp) {
-        self.state().broken.entry(what).or_insert(from);
-    }
-
-    /// It works again.
-    pub(super) fn restored(&self, what: &str) {
-        self.state().broken.remove(what);
+    /// Since when a watch on the API that tells transitions is broken.
+    pub(super) fn broken_since(&self, from: Option<Timestamp>) {
+        self.state().broken = from;
     }
 }
 
@@ -109,10 +103,7 @@ impl Source for View {
         let now = self.clock.now();
         let (open, unreplied) = {
             let state = self.state();
-            (
-                state.broken.values().min().copied(),
-                state.unreplied.clone(),
-            )
+            (state.broken, state.unreplied.clone())
         };
         let waiting = unreplied
             .into_iter()
@@ -121,11 +112,18 @@ impl Source for View {
             node: self.node.clone(),
             record,
         }));
-        if let Some(from) = open {
+        let open = open.map(|from| (from, GapKind::WatchBroken));
+        // What waits in memory for a full disk is not in this answer.
+        let unwritten = self.writer.unwritten_since();
+        let unwritten = unwritten.map(|from| (from, GapKind::RecordsLost));
+        for (from, what) in open.into_iter().chain(unwritten) {
+            if from > to {
+                continue;
+            }
             let gap = GapSeen {
                 from,
                 to: now,
-                what: GapKind::WatchBroken,
+                what,
                 count: 0,
             };
             reading.records.push(NodeRecord {

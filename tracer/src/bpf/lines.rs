@@ -8,7 +8,7 @@ use aya_log::EbpfLogger;
 use tracing::warn;
 
 /// Reads the lines and hands them to the crate `log`, whose records end up with ours on stderr.
-pub(super) struct Lines(Option<EbpfLogger>);
+pub(super) struct Lines(Option<EbpfLogger<&'static dyn log::Log>>);
 
 impl Lines {
     /// Finds the map that the programs write their lines to.

@@ -169,10 +169,13 @@ fn say(sentence: &str) {
     );
 }
 
+/// kube's client logs each refused connection of each attempt; the agent says once that the API is away.
+const QUIET: &str = "warn,slicetrace=info,kube_client=off";
+
 /// `RUST_LOG` chooses what is told, by default warnings, of the agent also what it does.
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,slicetrace=info"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(QUIET));
     // Fails only when a test has set one already.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)

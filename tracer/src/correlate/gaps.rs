@@ -12,8 +12,21 @@ pub(super) struct Gaps {
 }
 
 impl Gaps {
+    /// Adds one. What follows another of its kind without a hole is one with it: long outages are recorded in pieces.
     pub(super) fn add(&mut self, node: &str, gap: GapSeen) {
-        self.by_node.entry(node.to_owned()).or_default().push(gap);
+        let gaps = self.by_node.entry(node.to_owned()).or_default();
+        let uncounted = |it: &GapSeen| it.what == gap.what && it.count == 0 && gap.count == 0;
+        let earlier = gaps
+            .iter_mut()
+            .rev()
+            .find(|it| uncounted(it) && it.from <= gap.to && gap.from <= it.to);
+        match earlier {
+            Some(earlier) => {
+                earlier.from = earlier.from.min(gap.from);
+                earlier.to = earlier.to.max(gap.to);
+            }
+            None => gaps.push(gap),
+        }
     }
 
     /// Every gap, with its node.
@@ -43,5 +56,42 @@ impl Gaps {
     fn overlap(&self, node: &str, kinds: &[GapKind], from: Timestamp, to: Timestamp) -> bool {
         (self.by_node.get(node).into_iter().flatten())
             .any(|gap| kinds.contains(&gap.what) && gap.from <= to && gap.to >= from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gap(from: i64, to: i64, what: GapKind, count: u64) -> GapSeen {
+        GapSeen {
+            from: Timestamp(from),
+            to: Timestamp(to),
+            what,
+            count,
+        }
+    }
+
+    #[test]
+    fn pieces_of_an_outage_are_one_and_counted_losses_stay_apart() {
+        let mut gaps = Gaps::default();
+        for piece in [
+            gap(0, 10, GapKind::WatchBroken, 0),
+            gap(3, 4, GapKind::RecordsLost, 7),
+            gap(4, 5, GapKind::RecordsLost, 2),
+            gap(10, 20, GapKind::WatchBroken, 0),
+            gap(15, 25, GapKind::WatchBroken, 0),
+            gap(26, 30, GapKind::WatchBroken, 0),
+        ] {
+            gaps.add("n", piece);
+        }
+        let all: Vec<_> = gaps.all().map(|(_, gap)| gap.clone()).collect();
+        let expected = [
+            gap(0, 25, GapKind::WatchBroken, 0),
+            gap(3, 4, GapKind::RecordsLost, 7),
+            gap(4, 5, GapKind::RecordsLost, 2),
+            gap(26, 30, GapKind::WatchBroken, 0),
+        ];
+        assert_eq!(all, expected);
     }
 }

@@ -3,37 +3,25 @@
 //! Versions of a slice are one by resourceVersion, whichever nodes saw them. The API server draws resourceVersions of one
 //! kind from one counter (KEP-5504), so they order the changes of all slices; times only say *by when* a change was made.
 
+mod union;
+mod versions;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use crate::model::Timestamp;
-use crate::model::record::{Conditions, EndpointSeen, GapKind, SliceSeen};
+use crate::model::record::{EndpointSeen, GapKind, SliceSeen};
 use crate::model::timeline::{Endpoint, Transition};
 
 use super::answers::Answers;
 use super::gaps::Gaps;
+use union::{Union, count_ready, union, usable};
+use versions::{Version, versions};
 
-const MILLISECOND: i64 = 1_000_000;
+pub(super) use union::{Key, State};
 
 /// A first list may be recorded as several slices within this time.
-const FIRST_LIST_NS: i64 = 5_000 * MILLISECOND;
-
-/// Who an endpoint is: the same address with another pod uid is another endpoint.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Key {
-    pub(super) address: IpAddr,
-    pub(super) uid: Option<String>,
-}
-
-/// What the API says of an endpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct State {
-    pub(super) conditions: Conditions,
-    pub(super) node: Option<String>,
-    pub(super) pod: Option<String>,
-}
-
-type Union = BTreeMap<Key, State>;
+const FIRST_LIST_NS: i64 = 5_000_000_000;
 
 /// The union of a Service's slices from one change to the next.
 #[derive(Debug)]
@@ -68,32 +56,6 @@ pub(super) struct History {
     /// Step of each transition.
     pub(super) step_of: Vec<usize>,
     pub(super) usable_changes: Vec<UsableChange>,
-}
-
-/// One version of one slice.
-#[derive(Debug)]
-struct Version {
-    slice: String,
-    resource_version: String,
-    deleted: bool,
-    endpoints: Vec<EndpointSeen>,
-    watched: BTreeMap<String, Timestamp>,
-    listed: BTreeMap<String, Timestamp>,
-    at: Timestamp,
-}
-
-impl Version {
-    /// Half the spread between nodes is as good a guess at a watch's delay as there is; one node alone has none.
-    fn watch_delay_ns(&self) -> i64 {
-        let first = self.watched.values().min();
-        let last = self.watched.values().max();
-        match (first, last) {
-            (Some(first), Some(last)) if self.watched.len() > 1 => {
-                (2 * last.since(*first)).clamp(25 * MILLISECOND, 1_000 * MILLISECOND)
-            }
-            _ => 100 * MILLISECOND,
-        }
-    }
 }
 
 impl History {
@@ -210,10 +172,14 @@ impl History {
         // What goes away is told before what comes.
         changed.sort_by_key(|it| it.after.is_some());
         let usable = usable(&after);
-        if let (false, Some(first), Some(last)) = (baseline, changed.first(), self.steps.last()) {
+        let usable_before = self.steps.last().map(|it| it.usable.clone());
+        if let (false, Some(first)) = (baseline, changed.first()) {
             let base = self.transitions.len();
             let first = first.endpoint.address;
-            for address in last.usable.symmetric_difference(&usable) {
+            for address in usable_before
+                .unwrap_or_default()
+                .symmetric_difference(&usable)
+            {
                 let own = changed
                     .iter()
                     .position(|it| it.endpoint.address == *address);
@@ -226,19 +192,6 @@ impl History {
                     address: *address,
                     usable: usable.contains(address),
                     transition: base + own.or(same_family).unwrap_or(0),
-                });
-            }
-        } else if let (false, None) = (baseline, self.steps.last()) {
-            for address in &usable {
-                let own = changed
-                    .iter()
-                    .position(|it| it.endpoint.address == *address);
-                self.usable_changes.push(UsableChange {
-                    step,
-                    at: version.at,
-                    address: *address,
-                    usable: true,
-                    transition: self.transitions.len() + own.unwrap_or(0),
                 });
             }
         }
@@ -314,111 +267,4 @@ impl History {
             change.step <= step && change.address == address && change.usable == usable
         })
     }
-}
-
-fn count_ready(union: &Union, like: IpAddr) -> u32 {
-    let ready: BTreeSet<IpAddr> = union
-        .iter()
-        .filter(|(key, state)| key.address.is_ipv4() == like.is_ipv4() && state.conditions.ready)
-        .map(|(key, _)| key.address)
-        .collect();
-    u32::try_from(ready.len()).unwrap_or(u32::MAX)
-}
-
-fn usable(union: &Union) -> BTreeSet<IpAddr> {
-    let mut all = BTreeSet::new();
-    for ipv4 in [true, false] {
-        let of = |wanted: fn(&Conditions) -> bool| -> BTreeSet<IpAddr> {
-            (union.iter())
-                .filter(|(key, it)| key.address.is_ipv4() == ipv4 && wanted(&it.conditions))
-                .map(|(key, _)| key.address)
-                .collect()
-        };
-        let ready = of(|it| it.ready);
-        if ready.is_empty() {
-            all.extend(of(|it| it.serving && it.terminating));
-        } else {
-            all.extend(ready);
-        }
-    }
-    all
-}
-
-/// An endpoint that is in two slices counts once, with its better state; of equals the newer slice's.
-fn union(current: &BTreeMap<String, (usize, Vec<EndpointSeen>)>) -> Union {
-    let mut best: BTreeMap<Key, ((bool, bool, usize), State)> = BTreeMap::new();
-    for (order, endpoints) in current.values() {
-        for it in endpoints {
-            let key = Key {
-                address: it.address,
-                uid: it.uid.clone(),
-            };
-            let rank = (it.conditions.ready, it.conditions.serving, *order);
-            let state = State {
-                conditions: it.conditions,
-                node: it.node.clone(),
-                pod: it.pod.clone(),
-            };
-            match best.get(&key) {
-                Some((other, _)) if *other >= rank => {}
-                _ => {
-                    best.insert(key, (rank, state));
-                }
-            }
-        }
-    }
-    best.into_iter()
-        .map(|(key, (_, state))| (key, state))
-        .collect()
-}
-
-/// The versions of all slices in the order in which they were written, each with the time by which it was.
-fn versions(seen: &[(&str, &SliceSeen)]) -> Vec<Version> {
-    // resourceVersions are compared as numbers only if all of them are.
-    let numbers: Option<Vec<u128>> = (seen.iter())
-        .map(|(_, it)| it.resource_version.parse().ok())
-        .collect();
-    let mut found: BTreeMap<(u128, bool, String, String), Version> = BTreeMap::new();
-    for (index, (node, it)) in seen.iter().enumerate() {
-        let number = numbers.as_ref().map_or(0, |all| all[index]);
-        let key = (
-            number,
-            it.deleted,
-            it.slice.clone(),
-            it.resource_version.clone(),
-        );
-        let version = found.entry(key).or_insert_with(|| Version {
-            slice: it.slice.clone(),
-            resource_version: it.resource_version.clone(),
-            deleted: it.deleted,
-            endpoints: it.endpoints.clone(),
-            watched: BTreeMap::new(),
-            listed: BTreeMap::new(),
-            at: it.at,
-        });
-        let by = if it.listed {
-            &mut version.listed
-        } else {
-            &mut version.watched
-        };
-        let first = by.entry((*node).to_owned()).or_insert(it.at);
-        *first = (*first).min(it.at);
-    }
-    let mut versions: Vec<Version> = found.into_values().collect();
-    for version in &mut versions {
-        let first = version
-            .watched
-            .values()
-            .min()
-            .or(version.listed.values().min());
-        version.at = first.copied().unwrap_or(version.at);
-    }
-    if numbers.is_none() {
-        versions.sort_by(|a, b| (a.at, &a.slice).cmp(&(b.at, &b.slice)));
-    }
-    // A change was made by the time a later one was seen.
-    for index in (1..versions.len()).rev() {
-        versions[index - 1].at = versions[index - 1].at.min(versions[index].at);
-    }
-    versions
 }

@@ -2,17 +2,15 @@
 //!
 //! The result depends on the set of records alone: order and repetition change nothing.
 
+mod header;
+mod sort;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use crate::model::Timestamp;
-use crate::model::flight::Flight;
-use crate::model::record::{
-    GapSeen, NodeInfo, NodeRecord, Record, ServiceSeen, SliceSeen, Traffic,
-};
-use crate::model::timeline::{
-    Flow, Gap, GapKind, Header, Line, Lost, NodeHeader, Query, SCHEMA, ServiceHeader, Summary,
-};
+use crate::model::record::{NodeInfo, NodeRecord, ServiceSeen, SliceSeen, Traffic};
+use crate::model::timeline::{Flow, Gap, GapKind, Header, Line, Query, Summary};
 
 use super::answers::Answers;
 use super::chains::{Chain, chain};
@@ -25,6 +23,8 @@ use super::show::{flow_in_chain, query};
 use super::slices::History;
 use super::summary::summary;
 use super::verdict::{NodeFacts, Service, World};
+use header::header;
+use sort::{Sorted, sort};
 
 /// What a timeline covers.
 #[derive(Clone, Debug)]
@@ -50,20 +50,6 @@ pub struct Timeline {
     pub lines: Vec<Line>,
     /// One for each Service.
     pub summaries: Vec<Summary>,
-}
-
-/// The records, sorted by kind.
-#[derive(Debug, Default)]
-struct Sorted {
-    infos: BTreeMap<String, Vec<NodeInfo>>,
-    services: Vec<(String, ServiceSeen)>,
-    slices: Vec<(String, SliceSeen)>,
-    rules: BTreeMap<String, NodeRules>,
-    flights: Vec<(String, Flight)>,
-    traffic: Vec<(String, Traffic)>,
-    gaps: Vec<(String, GapSeen)>,
-    nodes: BTreeSet<String>,
-    last: BTreeMap<String, Timestamp>,
 }
 
 /// Computes the timeline of what `records` say about the time of `options`.
@@ -216,55 +202,6 @@ fn key(query: &Query) -> (Timestamp, &str, SocketAddr, Option<u16>) {
     (query.at, &query.node, source, first.and_then(|it| it.txid))
 }
 
-/// Puts records into one order, whatever order they came in, and each only once.
-fn sort(mut records: Vec<NodeRecord>) -> Sorted {
-    records.sort_by(|a, b| {
-        (a.record.at(), &a.node)
-            .cmp(&(b.record.at(), &b.node))
-            // Two records of one node and nanosecond are rare: only they are written out to be compared.
-            .then_with(|| format!("{a:?}").cmp(&format!("{b:?}")))
-    });
-    records.dedup();
-    let mut sorted = Sorted::default();
-    for NodeRecord { node, record } in records {
-        sorted.nodes.insert(node.clone());
-        let reach = match &record {
-            Record::Flight(flight) => flight.origin.as_ref().map_or(flight.at, |it| it.completed),
-            Record::Gap(gap) => gap.to,
-            record => record.at(),
-        };
-        let last = sorted.last.entry(node.clone()).or_insert(reach);
-        *last = (*last).max(reach);
-        match record {
-            Record::Node(info) => {
-                let infos = sorted.infos.entry(node).or_default();
-                infos.retain(|it| it.started != info.started);
-                infos.push(info);
-            }
-            Record::Service(it) => sorted.services.push((node, it)),
-            Record::Slice(it) => sorted.slices.push((node, it)),
-            Record::NodeState(_) => {}
-            Record::Rules(it) => sorted.rules.entry(node).or_default().commits.push(it),
-            Record::Flight(it) => sorted.flights.push((node, *it)),
-            Record::Traffic(it) => sorted.traffic.push((node, it)),
-            Record::Gap(it) => sorted.gaps.push((node, it)),
-        }
-    }
-    for node in &sorted.nodes {
-        let rules = sorted.rules.entry(node.clone()).or_default();
-        let infos = sorted
-            .infos
-            .get(node)
-            .map(Vec::as_slice)
-            .unwrap_or_default();
-        rules.heard = !rules.commits.is_empty() && infos.last().is_some_and(|it| it.hears_rules);
-        let since = infos.iter().map(|it| it.started).max();
-        let until = infos.iter().map(|it| it.last_record_at).max();
-        rules.recorded = since.zip(until);
-    }
-    sorted
-}
-
 /// Every address that was ever a frontend of each Service.
 fn frontends(seen: &[(String, ServiceSeen)]) -> BTreeMap<String, BTreeSet<SocketAddr>> {
     let mut frontends: BTreeMap<String, BTreeSet<SocketAddr>> = BTreeMap::new();
@@ -394,82 +331,4 @@ fn gap_lines(gaps: &Gaps, options: &Options) -> Vec<Gap> {
         count: 0,
     }));
     lines
-}
-
-fn header(
-    infos: &BTreeMap<String, Vec<NodeInfo>>,
-    nodes: &BTreeSet<String>,
-    (boots, ahead): (&BTreeMap<String, String>, &BTreeMap<String, i64>),
-    services: &[&Service],
-    options: &Options,
-) -> Header {
-    let reference = nodes.first();
-    let reference_boot = reference.and_then(|it| boots.get(it));
-    let mut headers: BTreeMap<String, NodeHeader> = BTreeMap::new();
-    for node in nodes {
-        let all = infos.get(node).map(Vec::as_slice).unwrap_or_default();
-        let last = all.iter().max_by_key(|it| it.started);
-        let same =
-            Some(node) == reference || reference_boot.is_some_and(|it| boots.get(node) == Some(it));
-        let mut hooks: BTreeMap<String, u64> = BTreeMap::new();
-        let mut lost = Lost::default();
-        for info in all {
-            for (hook, count) in &info.hooks {
-                *hooks.entry(hook.clone()).or_default() += count;
-            }
-            lost.overwritten += info.lost.overwritten;
-            lost.missed += info.lost.missed;
-            lost.reserve += info.lost.reserve;
-            lost.unreadable += info.lost.unreadable;
-        }
-        headers.insert(
-            node.clone(),
-            NodeHeader {
-                name: node.clone(),
-                recorded: true,
-                reason: None,
-                kernel: last.map(|it| it.kernel.clone()),
-                boot_id: last.map(|it| it.boot_id.clone()),
-                dataplane: last.and_then(|it| it.dataplane.clone()),
-                clock_offset_ns: same.then_some(0).or_else(|| ahead.get(node).copied()),
-                clock_error_ns: same.then_some(0),
-                last_record_at: last.map(|it| it.last_record_at),
-                hooks,
-                missing_hooks: last.map(|it| it.missing_hooks.clone()).unwrap_or_default(),
-                lost_records: lost,
-            },
-        );
-    }
-    for (node, reason) in &options.missing {
-        let header = headers.entry(node.clone()).or_insert_with(|| NodeHeader {
-            name: node.clone(),
-            recorded: false,
-            reason: None,
-            kernel: None,
-            boot_id: None,
-            dataplane: None,
-            clock_offset_ns: None,
-            clock_error_ns: None,
-            last_record_at: None,
-            hooks: BTreeMap::new(),
-            missing_hooks: BTreeMap::new(),
-            lost_records: Lost::default(),
-        });
-        header.reason = Some(reason.clone());
-    }
-    Header {
-        schema: SCHEMA.to_owned(),
-        tool_version: options.tool_version.clone(),
-        from: options.from,
-        to: options.to,
-        reference_node: reference.cloned(),
-        services: (services.iter())
-            .map(|it| ServiceHeader {
-                service: it.name.clone(),
-                frontends: it.frontends.clone(),
-                upstream: None,
-            })
-            .collect(),
-        nodes: headers.into_values().collect(),
-    }
 }

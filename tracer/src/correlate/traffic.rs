@@ -84,6 +84,11 @@ impl Aggregator {
             .or_default() += 1;
     }
 
+    /// Beginning of the oldest row that was not taken yet.
+    pub fn oldest(&self) -> Option<Timestamp> {
+        self.rows.first_key_value().map(|(key, _)| key.0)
+    }
+
     /// Takes the rows of the seconds that ended before `before`.
     pub fn take(&mut self, before: Timestamp) -> Vec<Traffic> {
         let first_kept = before.second();

@@ -20,9 +20,9 @@ use kube::api::{Api, DynamicObject, ListParams, WatchEvent, WatchParams};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::event::{ApiEvent, Now};
 use super::kinds::{Heard, Kind};
 use super::pace::{Backoff, Limits};
-use super::watch::{ApiEvent, Now};
 use crate::model::Timestamp;
 
 /// Which objects.

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DynamicObject, ObjectMeta};
 
-use super::watch::{ApiEvent, PodChange, What};
+use super::event::{ApiEvent, PodChange, What};
 use super::{nodes, pods, services, slices};
 use crate::model::Timestamp;
 use crate::model::pod::PodSeen;

@@ -1,6 +1,7 @@
 //! The only place that knows kube: watches EndpointSlices, Services, pods and nodes.
 
 pub mod client;
+pub mod event;
 #[cfg(test)]
 mod fake;
 mod follow;
@@ -13,4 +14,5 @@ pub mod slices;
 pub mod watch;
 
 pub use client::{ApiOptions, ClientError, connect};
-pub use watch::{ApiEvent, PodChange, WatchConfig, Watches, What, start};
+pub use event::{ApiEvent, PodChange, What};
+pub use watch::{WatchConfig, Watches, start};

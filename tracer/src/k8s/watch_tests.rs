@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 
 use super::super::client::{ApiOptions, connect};
+use super::super::event::PodChange;
 use super::super::fake::{Reply, Script, Server, Step};
 use super::*;
 

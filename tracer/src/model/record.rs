@@ -100,7 +100,8 @@ pub struct NodeInfo {
     pub missing_hooks: BTreeMap<String, String>,
     /// Records lost since `started`.
     pub lost: Lost,
-    /// Whether rule commits are heard here; `None` in [`RuleCommit`]s then means "none happened".
+    /// Rule commits are listened to, and nothing that translates addresses here changes its rules without announcing it:
+    /// where at least one commit was heard, silence means that none happened.
     pub hears_rules: bool,
     /// Healthy attempts are kept in full too.
     pub records_all: bool,

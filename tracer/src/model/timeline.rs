@@ -175,7 +175,8 @@ pub enum Convergence {
 pub enum Basis {
     /// A commit of the node's rules touched the endpoint's address.
     Rules,
-    /// The first new flow that avoided, or reached, the endpoint.
+    /// No commit was heard. The last new flow to a withdrawn endpoint: the rules changed after it. Or the first new flow to a
+    /// usable one: they had changed by then.
     FirstNewFlow,
 }
 

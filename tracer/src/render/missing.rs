@@ -1,6 +1,7 @@
 //! What is missing from an answer, in words: a tool that is blind must never look like a network that is well.
 
 use super::Shown;
+use crate::model::Timestamp;
 use crate::model::timeline::{Gap, GapKind, Header, Line, NodeHeader, Summary};
 
 /// Hooks that see every packet of the Service on their way; the others count rare things and may well stay at zero.
@@ -52,6 +53,7 @@ pub fn missing(shown: Shown<'_>) -> Vec<String> {
         Line::Gap(gap) => of_gap(gap, header),
         _ => None,
     }));
+    sentences.extend(unwatched(lines, header));
     let mut absent: Vec<&str> = summaries
         .iter()
         .flat_map(|summary| &summary.missing_nodes)
@@ -72,12 +74,48 @@ fn of_gap(gap: &Gap, header: &Header) -> Option<String> {
         .nodes
         .iter()
         .any(|node| node.name == gap.node && node.lost_records.total() > 0);
-    (gap.what == GapKind::RecordsLost && !counted).then(|| {
-        format!(
-            "{} has lost or deleted records between {} and {}",
-            gap.node, gap.from, gap.to
-        )
-    })
+    let lacks = match gap.what {
+        GapKind::RecordsLost if !counted => "has lost or deleted records",
+        GapKind::AgentDown if gap.from < gap.to => "has no records",
+        _ => return None,
+    };
+    Some(format!(
+        "{} {lacks} between {} and {}",
+        gap.node, gap.from, gap.to
+    ))
+}
+
+/// Times in which no node heard the API: one watch that works is enough to know every change.
+fn unwatched(lines: &[Line], header: &Header) -> Vec<String> {
+    let mut common: Option<Vec<(Timestamp, Timestamp)>> = None;
+    for node in header.nodes.iter().filter(|node| node.recorded) {
+        let own: Vec<_> = lines
+            .iter()
+            .filter_map(|line| match line {
+                Line::Gap(gap) if gap.node == node.name => Some(gap),
+                _ => None,
+            })
+            .filter(|gap| matches!(gap.what, GapKind::WatchBroken | GapKind::AgentDown))
+            .map(|gap| (gap.from, gap.to))
+            .collect();
+        common = Some(match common {
+            None => own,
+            Some(common) => common
+                .iter()
+                .flat_map(|a| own.iter().map(|b| (a.0.max(b.0), a.1.min(b.1))))
+                .filter(|(from, to)| from < to)
+                .collect(),
+        });
+    }
+    let (Some(from), Some(to)) = (
+        common.iter().flatten().map(|it| it.0).min(),
+        common.iter().flatten().map(|it| it.1).max(),
+    ) else {
+        return Vec::new();
+    };
+    vec![format!(
+        "no node heard the API all the time between {from} and {to}: endpoints may have changed unseen"
+    )]
 }
 
 fn of_node(node: &NodeHeader) -> Vec<String> {

@@ -171,6 +171,32 @@ fn blindness_is_never_silent() {
 }
 
 #[test]
+fn a_time_in_which_no_node_heard_the_api_is_not_called_quiet() {
+    let mut timeline = fixture::graceful();
+    let (from, to) = (timeline.header.from, timeline.header.to);
+    let nodes = timeline.header.nodes.clone();
+    let broken = |node: &str, from, to| {
+        Line::Gap(Gap {
+            from,
+            to,
+            node: node.to_owned(),
+            what: GapKind::WatchBroken,
+            count: 0,
+        })
+    };
+    // One after the other: somebody always listened.
+    let middle = from + to.since(from) / 2;
+    timeline.lines.push(broken(&nodes[0].name, from, middle));
+    for node in &nodes[1..] {
+        timeline.lines.push(broken(&node.name, middle, to));
+    }
+    assert_eq!(missing::missing(shown(&timeline)), Vec::<String>::new());
+    timeline.lines.push(broken(&nodes[0].name, middle, to));
+    let sentences = missing::missing(shown(&timeline));
+    assert!(sentences[0].contains("unseen"), "{sentences:?}");
+}
+
+#[test]
 fn local_time_says_its_offset() {
     let zone = jiff::tz::TimeZone::fixed(jiff::tz::offset(2));
     let local = Style {

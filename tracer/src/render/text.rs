@@ -61,7 +61,7 @@ pub fn write(out: &mut dyn Write, shown: Shown<'_>, style: &Style) -> io::Result
     if super::missing::nothing_recorded(shown.header, shown.summaries) && shown.lines.is_empty() {
         return out.flush();
     }
-    let index = Index::new(shown, style);
+    let index = Index::new(shown);
     let mut entries = entries(shown, &index, style);
     entries.sort_by_key(|(at, _)| *at);
     writeln!(out)?;
@@ -96,10 +96,12 @@ pub fn harmless(text: &str) -> String {
 
 fn entries(shown: Shown<'_>, index: &Index<'_>, style: &Style) -> Vec<(Timestamp, Entry)> {
     let mut entries = Vec::new();
+    let columns = transition::columns(shown.lines, style);
     for line in shown.lines {
         match line {
             Line::Transition(transition) => {
-                entries.push((transition.at, transition::entry(transition, index, style)));
+                let entry = transition::entry(transition, index, columns, style);
+                entries.push((transition.at, entry));
             }
             Line::Programming(programming)
                 if index.transition(&programming.transition).is_none() =>

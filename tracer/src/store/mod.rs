@@ -3,6 +3,7 @@
 //! The agent's store and a recording (`*.slicetrace`) have the same tables, which anybody can read with `sqlite3` or
 //! DuckDB; `docs/formats.md` describes them. Files that are not ours, or newer than this program, are never changed.
 
+mod lock;
 mod read;
 mod retain;
 mod schema;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
+pub use lock::Lock;
 pub use read::{AFTER, BEFORE, Reading, Span};
 pub use retain::{Retained, Retention};
 pub use schema::{APPLICATION_ID, VERSION};
@@ -35,6 +37,12 @@ pub enum Error {
         path: PathBuf,
         /// What the system or SQLite said.
         reason: String,
+    },
+    /// Another agent writes to it.
+    #[error("{}: another agent is writing to it; stop that one, or give this one another file with --db", path.display())]
+    Taken {
+        /// The file.
+        path: PathBuf,
     },
     /// Not an SQLite file.
     #[error("{}: not an SQLite file, so not a recording or store of slicetrace; it was left as it is", path.display())]
@@ -147,7 +155,9 @@ impl Store {
         let path = path.as_ref();
         // Looked at read-only first: a plain open may already change the header, or replay a foreign journal.
         let identity = match std::fs::metadata(path) {
-            Ok(data) if data.len() > 0 => schema::identify(&connect_read_only(path)?, path)?,
+            Ok(data) if data.len() > 0 || !data.is_file() => {
+                schema::identify(&connect_read_only(path)?, path)?
+            }
             Ok(_) => schema::Identity::Empty,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => schema::Identity::Empty,
             Err(error) => return Err(unopenable(path, &error)),
@@ -242,6 +252,13 @@ fn connect_read_only(path: &Path) -> Result<Connection, Error> {
             return Err(Error::Unopenable {
                 path: path.to_owned(),
                 reason: "it is a folder".to_owned(),
+            });
+        }
+        // A pipe would be waited for, and a device has neither a beginning nor an end.
+        Ok(data) if !data.is_file() => {
+            return Err(Error::Unopenable {
+                path: path.to_owned(),
+                reason: "it is not a regular file".to_owned(),
             });
         }
         Ok(_) => {}

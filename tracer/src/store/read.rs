@@ -177,6 +177,21 @@ impl Store {
         }))
     }
 
+    /// Up to when a node's agent said that everything is written; `None` if it never ran with this store.
+    ///
+    /// # Errors
+    /// When SQLite cannot read the table.
+    pub fn recorded_until(&self, node: &str) -> Result<Option<Timestamp>, Error> {
+        self.connection
+            .query_row(
+                "SELECT max(last_record_at_ns) FROM nodes WHERE node = ?1",
+                [node],
+                |row| row.get::<_, Option<i64>>(0),
+            )
+            .map(|time| time.map(Timestamp))
+            .map_err(self.fail("reading"))
+    }
+
     /// The last known addresses, newest first; rows that cannot be understood are left out.
     ///
     /// # Errors

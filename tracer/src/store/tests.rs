@@ -593,7 +593,11 @@ fn known_addresses_keep_the_latest_sighting() {
         role: AddressRole::Frontend,
         last_seen: Timestamp(at),
     };
-    store.remember(&[known(5), known(9), known(7)]).unwrap();
+    let mut gone = known(9 - 86_400_000_000_001);
+    gone.address.set_port(54);
+    store
+        .remember(&[known(5), known(9), known(7), gone])
+        .unwrap();
     assert_eq!(store.known_addresses().unwrap(), [known(9)]);
 }
 
@@ -628,5 +632,33 @@ proptest! {
         prop_assert!(Store::read_only(&path).is_err());
         prop_assert!(Store::open(&path).is_err());
         prop_assert_eq!(std::fs::read(&path).unwrap(), bytes);
+    }
+}
+
+#[test]
+fn only_one_agent_writes_to_a_store_and_readers_are_not_hindered() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("node.db");
+    let lock = Lock::take(&path).unwrap();
+    let mut store = Store::open(&path).unwrap();
+    store.write(&[]).unwrap();
+    let error = Lock::take(&path).unwrap_err();
+    assert!(matches!(error, Error::Taken { .. }), "{error}");
+    assert!(Store::read_only(&path).is_ok());
+    store.finish().unwrap();
+    drop(lock);
+    assert!(Lock::take(&path).is_ok());
+}
+
+#[test]
+fn a_pipe_is_refused_and_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pipe");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for error in [
+        Store::read_only(&path).unwrap_err(),
+        Store::open(&path).unwrap_err(),
+    ] {
+        assert!(error.to_string().contains("regular"), "{error}");
     }
 }

@@ -83,10 +83,18 @@ impl Store {
     /// # Errors
     /// When SQLite cannot write; nothing was written then.
     pub fn write(&mut self, records: &[NodeRecord]) -> Result<(), Error> {
+        self.write_parts(&[records])
+    }
+
+    /// The same, of records that lie in several places.
+    ///
+    /// # Errors
+    /// When SQLite cannot write; nothing was written then.
+    pub fn write_parts(&mut self, parts: &[&[NodeRecord]]) -> Result<(), Error> {
         let path = self.path.clone();
         let fail = |source| Error::from_sqlite(source, "writing to", &path);
         let transaction = self.connection.transaction().map_err(fail)?;
-        for NodeRecord { node, record } in records {
+        for NodeRecord { node, record } in parts.iter().copied().flatten() {
             write_one(&transaction, node, record).map_err(|error| match error {
                 RowError::Sqlite(source) => fail(source),
                 RowError::Json(source) => Error::Encode {
@@ -147,9 +155,20 @@ impl Store {
                 })
                 .map_err(fail)?;
         }
+        // Pods come and go; what had gone a day before the latest sighting is of no use to anybody.
+        transaction
+            .execute(
+                "DELETE FROM known_addresses AS k WHERE last_seen_ns < ?1 +
+                   (SELECT max(last_seen_ns) FROM known_addresses WHERE service = k.service)",
+                [-DAY],
+            )
+            .map_err(fail)?;
         transaction.commit().map_err(fail)
     }
 }
+
+/// Nanoseconds.
+const DAY: i64 = 86_400_000_000_000;
 
 /// Why one row could not be written.
 enum RowError {

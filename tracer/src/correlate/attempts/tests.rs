@@ -1,8 +1,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
 use super::*;
-use crate::model::event::Conntrack;
-use crate::model::record::Side;
+use crate::model::event::{Conntrack, Packet, SocketPacket};
+use crate::model::flight::{Origin, Refusal};
+use crate::model::record::{GapKind, Side};
 
 const MS: i64 = MILLISECOND;
 
@@ -223,6 +224,23 @@ fn closing_the_socket_ends_an_unanswered_query_and_its_trail_is_kept() {
 }
 
 #[test]
+fn a_trail_that_is_copied_twice_by_two_offsets_of_the_clock_is_one() {
+    let mut assembler = assembler(false);
+    feed(&mut assembler, [query(0), released(1_500)]);
+    let tx = packet(1, Point::Tx, Direction::Query, frontend());
+    // Overdue after a second: first copy. The second one, when it is handed out, sees a later hop too.
+    assert!(run(&mut assembler, 0, 1_300, std::slice::from_ref(&tx)).is_empty());
+    let shifted = Packet {
+        at: tx.at + 10,
+        ..tx.clone()
+    };
+    let late = packet(1_400, Point::Rx, Direction::Query, frontend());
+    let flights = run(&mut assembler, 1_350, 3_000, &[shifted, late.clone()]);
+    let times: Vec<Timestamp> = flights[0].trail.iter().map(|it| it.at).collect();
+    assert_eq!(times, [at(0), tx.at, late.at]);
+}
+
+#[test]
 fn a_trail_that_never_comes_is_said_to_be_lost() {
     let mut assembler = assembler(false);
     feed(&mut assembler, [query(0), released(700)]);
@@ -402,6 +420,79 @@ fn a_drop_on_the_way_is_a_flight_with_neither_end() {
     assert!(flights[0].origin.is_none() && flights[0].delivery.is_none());
     assert_eq!(flights[0].trail.len(), 1);
     assert_eq!(flights[0].at, at(0));
+}
+
+#[test]
+fn a_port_with_every_txid_open_does_not_slow_the_next_query_down() {
+    let mut assembler = assembler(false);
+    let many = |from: i64| {
+        (0..60_000).map(move |n| {
+            let Event::Socket(mut socket) = query(from + n / 20) else {
+                unreachable!()
+            };
+            socket.packet.txid = Some(n as u16);
+            Event::Socket(socket)
+        })
+    };
+    let begun = std::time::Instant::now();
+    feed(&mut assembler, many(0));
+    assembler.advance(at(3_100));
+    feed(&mut assembler, [released(3_200)]);
+    assert_eq!(assembler.drain(at(4_000)).len(), 60_000);
+    // Going through all of them for each took minutes.
+    assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn memory_of_failures_and_of_late_replies_is_bounded() {
+    let limits = Limits {
+        open: 100,
+        ..Limits::default()
+    };
+    let mut assembler = Assembler::new(at(0), ConntrackTimeouts::default(), limits);
+    for n in 0..1_000 {
+        let Event::Socket(mut socket) = query(n * 2) else {
+            unreachable!()
+        };
+        socket.comm = n.to_string();
+        feed(
+            &mut assembler,
+            [Event::Socket(socket), delivery(n * 2), released(n * 2 + 1)],
+        );
+        assembler.advance(at(n * 2));
+    }
+    run(&mut assembler, 2_000, 10_000, &[]);
+    assert!(assembler.failed.len() <= 100, "{}", assembler.failed.len());
+    let late: usize = assembler.late.values().map(Vec::len).sum();
+    assert!((1..=16).contains(&late), "{late}");
+}
+
+#[test]
+fn a_step_of_the_clock_neither_fails_nor_answers_what_is_in_flight() {
+    let mut assembler = assembler(true);
+    feed(&mut assembler, [query(0), delivery(1)]);
+    assert!(run(&mut assembler, 0, 100, &[]).is_empty());
+    // An hour forward and back again.
+    assert!(assembler.restart(at(100), at(3_600_100)).is_empty());
+    feed(&mut assembler, [reply(3_600_101), answer(3_600_102)]);
+    assert!(run(&mut assembler, 3_600_101, 3_610_000, &[]).is_empty());
+    assembler.restart(at(3_610_000), at(10_000));
+    feed(&mut assembler, [query(10_001), delivery(10_002)]);
+    feed(&mut assembler, [reply(10_003), answer(10_004)]);
+    let flights = run(&mut assembler, 10_005, 12_000, &[]);
+    let origin = flights[0].origin.as_ref().unwrap();
+    assert!(origin.answer.is_some() && origin.previous.is_none());
+    assert_eq!(origin.recorded_since, at(10_000));
+}
+
+#[test]
+fn what_is_in_a_row_that_was_not_taken_is_not_handed_out() {
+    let mut assembler = assembler(false);
+    feed(&mut assembler, [query(0), delivery(1), reply(2), answer(3)]);
+    run(&mut assembler, 0, 1_900, &[]);
+    assert!(assembler.complete_until(at(1_900)) <= at(0));
+    assert_eq!(assembler.traffic(at(1_900)).len(), 1);
+    assert_eq!(assembler.complete_until(at(1_900)), at(1_850));
 }
 
 #[test]

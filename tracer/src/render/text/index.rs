@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::{Style, words};
+use super::words;
 use crate::model::Timestamp;
 use crate::model::timeline::{Conditions, Header, Line, Programming, Query, Transition};
 use crate::render::Shown;
@@ -12,19 +12,16 @@ use crate::render::Shown;
 pub(super) struct Index<'a> {
     pub(super) header: &'a Header,
     pub(super) queries: Vec<&'a Query>,
-    /// Width of the longest endpoint and longest change, for columns.
-    pub(super) columns: (usize, usize),
     transitions: BTreeMap<&'a str, &'a Transition>,
     by_endpoint: BTreeMap<(&'a str, IpAddr), Vec<&'a Transition>>,
     programming: BTreeMap<&'a str, Vec<&'a Programming>>,
 }
 
 impl<'a> Index<'a> {
-    pub(super) fn new(shown: Shown<'a>, style: &Style) -> Self {
+    pub(super) fn new(shown: Shown<'a>) -> Self {
         let mut index = Self {
             header: shown.header,
             queries: Vec::new(),
-            columns: (0, 0),
             transitions: BTreeMap::new(),
             by_endpoint: BTreeMap::new(),
             programming: BTreeMap::new(),
@@ -32,9 +29,6 @@ impl<'a> Index<'a> {
         for line in shown.lines {
             match line {
                 Line::Transition(transition) => {
-                    let widths = super::transition::widths(transition, style);
-                    index.columns.0 = index.columns.0.max(widths.0);
-                    index.columns.1 = index.columns.1.max(widths.1);
                     index.transitions.insert(&transition.id, transition);
                     index
                         .by_endpoint

@@ -6,7 +6,7 @@ use super::entry::{Entry, GUTTER};
 use super::index::{Index, endpoint};
 use super::layout::{Flow, Tone};
 use super::{Style, words};
-use crate::model::timeline::{Basis, Convergence, Programming, Transition};
+use crate::model::timeline::{Basis, Convergence, Line, Programming, Transition};
 
 /// More nodes than this are told as a range, with the late ones by name.
 const NAMED: usize = 6;
@@ -50,14 +50,26 @@ fn ready(transition: &Transition) -> String {
     }
 }
 
-/// Columns of the endpoint and of its change.
-pub(super) fn widths(transition: &Transition, style: &Style) -> (usize, usize) {
-    let change = Flow::new().keep(Tone::Plain, &change(transition));
-    (subject(transition).width(style), change.width(style))
+/// Widths of the longest endpoint and the longest change.
+pub(super) fn columns(lines: &[Line], style: &Style) -> (usize, usize) {
+    let mut columns = (0, 0);
+    for line in lines {
+        if let Line::Transition(transition) = line {
+            let change = Flow::new().keep(Tone::Plain, &change(transition));
+            columns.0 = subject(transition).width(style).max(columns.0);
+            columns.1 = change.width(style).max(columns.1);
+        }
+    }
+    columns
 }
 
-pub(super) fn entry(transition: &Transition, index: &Index<'_>, style: &Style) -> Entry {
-    let (subjects, changes) = index.columns;
+/// A transition, laid out in [`columns`].
+pub(super) fn entry(
+    transition: &Transition,
+    index: &Index<'_>,
+    (subjects, changes): (usize, usize),
+    style: &Style,
+) -> Entry {
     let counts = ready(transition);
     let room = style.width.saturating_sub(GUTTER);
     let tone = match (transition.ready_after, &transition.after) {
@@ -92,7 +104,7 @@ pub(super) fn entry(transition: &Transition, index: &Index<'_>, style: &Style) -
 fn lag(programming: &Programming) -> String {
     let basis = match programming.basis {
         Basis::Rules => "",
-        Basis::FirstNewFlow => " by its first new flow",
+        Basis::FirstNewFlow => " as its new flows show",
     };
     let late = match programming.convergence {
         Some(Convergence::Late) => " (late)",
