@@ -132,16 +132,19 @@ impl ApiWatch {
             } => {
                 info!("{what} are being watched again");
                 self.restored(&what);
-                (relisted && tells_transitions(&what)).then(|| gap(from, to))
+                // Before its first list nothing was known that could have been missed.
+                let listed = !self.missing.contains(&what);
+                (relisted && listed && tells_transitions(&what)).then(|| gap(from, to))
             }
             ApiEvent::Malformed {
                 what,
+                at,
                 object,
                 reason,
-                ..
             } => {
                 warn!("{what}: `{object}` could not be read and was left out: {reason}");
-                None
+                // What is in it may have been a change that nobody will be told of.
+                tells_transitions(&what).then(|| gap(at, at))
             }
         }
     }

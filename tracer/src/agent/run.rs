@@ -137,6 +137,7 @@ impl Agent {
         let lock = Lock::take(&config.db)?;
         let store = Store::open(&config.db)?;
         let known = store.known_addresses()?;
+        let known_slices = store.known_slices(&config.node)?;
         let last = store.recorded_until(&config.node)?;
 
         let mut addresses = Addresses::new(
@@ -155,6 +156,12 @@ impl Agent {
         let mut netns = NetnsSet::new(config.netns.clone())?;
         netns.scan()?;
         capture.scope(&inodes(&netns))?;
+        if !config.netns.is_empty() && netns.found().is_empty() {
+            warn!(
+                "no network namespace is called {} yet: nothing is recorded on devices until one is",
+                config.netns.join(" or ")
+            );
+        }
         for (hook, reason) in capture.missing_hooks() {
             warn!("the hook {hook} is not attached, what it would show stays unknown: {reason}");
         }
@@ -217,6 +224,7 @@ impl Agent {
             services: config.services.clone(),
             node: config.node.clone(),
             extra_frontends: config.extra_frontends.clone(),
+            known_slices,
         };
         let api_watch = ApiWatch::new(watch.all(), started);
         let (api_sender, api) = mpsc::channel(1024);

@@ -149,6 +149,8 @@ impl Capture {
         let drops = open("DROPS", logs::DROPS, PACKET_WORDS, sizes.drops)?;
         #[cfg(feature = "ebpf-log")]
         let lines = lines::Lines::open(&mut ebpf);
+        let mut symbols = Symbols::new("/proc/kallsyms");
+        symbols.refresh();
         let missing = load::attach(&mut ebpf, &root)?;
         let mut capture = Self {
             children: Children::of(&options.cgroup_root),
@@ -160,7 +162,7 @@ impl Capture {
             drops,
             sets: addresses::Sets::default(),
             reasons: Reasons::read(&types),
-            symbols: Symbols::new("/proc/kallsyms"),
+            symbols,
             overwritten: 0,
             #[cfg(feature = "ebpf-log")]
             lines,

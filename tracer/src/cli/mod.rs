@@ -180,6 +180,8 @@ fn log_to_stderr() {
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
+        // Whoever read stderr may have gone; the word about that would go to stderr too, and panic.
+        .log_internal_errors(false)
         .with_ansi(terminal::colours(&io::stderr()))
         .try_init();
 }

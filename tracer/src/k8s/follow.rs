@@ -122,6 +122,14 @@ impl Follow {
         }
     }
 
+    /// Objects that there were in an earlier run: if the first list lacks them, they are told as gone.
+    pub(super) fn expecting(mut self, names: impl IntoIterator<Item = String>) -> Self {
+        // No version is empty, so what is still there is told as well.
+        let names = names.into_iter().map(|name| (name, String::new()));
+        self.known.extend(names);
+        self
+    }
+
     /// Runs until the receiver is gone.
     pub(super) async fn run(mut self) {
         let mut next = Next::List;

@@ -1,5 +1,6 @@
 //! What is watched: every watch is a task that sends [`ApiEvent`]s.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -25,6 +26,8 @@ pub struct WatchConfig {
     pub node: String,
     /// Further frontends (`--frontend`). They count as frontends of the *first* Service.
     pub extra_frontends: Vec<SocketAddr>,
+    /// Slices of each Service that an earlier run saw last: those that are gone by now are told as deleted.
+    pub known_slices: BTreeMap<String, Vec<String>>,
 }
 
 impl WatchConfig {
@@ -79,7 +82,7 @@ pub(super) fn start_with(
     sender: mpsc::Sender<ApiEvent>,
 ) -> Result<Watches, ServiceNameError> {
     let mut tasks = JoinSet::new();
-    let mut spawn = |api, selection, kind: Box<dyn Kind>| {
+    let mut spawn = |api, selection, kind: Box<dyn Kind>, expected: Vec<String>| {
         let follow = Follow::new(
             api,
             selection,
@@ -88,7 +91,7 @@ pub(super) fn start_with(
             Arc::clone(&now),
             sender.clone(),
         );
-        tasks.spawn(follow.run());
+        tasks.spawn(follow.expecting(expected).run());
     };
     // Objects are decoded one by one after the stream: one that is malformed must not stop the others.
     let nodes = ApiResource::erase::<Node>(&());
@@ -96,12 +99,14 @@ pub(super) fn start_with(
         Api::all_with(client.clone(), &nodes),
         Selection::default(),
         Box::<Nodes>::default(),
+        Vec::new(),
     );
     let pods = ApiResource::erase::<Pod>(&());
     spawn(
         Api::all_with(client.clone(), &pods),
         Selection::fields(format!("spec.nodeName={}", config.node)),
         Box::<Pods>::default(),
+        Vec::new(),
     );
     let slices = ApiResource::erase::<EndpointSlice>(&());
     let services = ApiResource::erase::<Service>(&());
@@ -118,6 +123,11 @@ pub(super) fn start_with(
             namespaced(&slices),
             Selection::labels(format!("kubernetes.io/service-name={name}")),
             Box::new(Slices::new(service.clone())),
+            config
+                .known_slices
+                .get(service)
+                .cloned()
+                .unwrap_or_default(),
         );
         let extra = if at == 0 {
             config.extra_frontends.clone()
@@ -128,6 +138,7 @@ pub(super) fn start_with(
             namespaced(&services),
             Selection::fields(format!("metadata.name={name}")),
             Box::new(Services::new(service.clone(), extra)),
+            Vec::new(),
         );
     }
     Ok(Watches { tasks })

@@ -62,6 +62,10 @@ struct Run {
 
 impl Run {
     async fn start(script: Script) -> Self {
+        Self::start_knowing(script, &[]).await
+    }
+
+    async fn start_knowing(script: Script, slices: &[&str]) -> Self {
         let server = Server::start(script).await;
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("config");
@@ -80,6 +84,10 @@ impl Run {
             services: vec!["kube-system/kube-dns".to_owned()],
             node: "worker1".to_owned(),
             extra_frontends: vec!["169.254.20.10:53".parse().unwrap()],
+            known_slices: BTreeMap::from([(
+                "kube-system/kube-dns".to_owned(),
+                slices.iter().map(|name| (*name).to_owned()).collect(),
+            )]),
         };
         let (sender, events) = mpsc::channel(100);
         let watches = start_with(&client, &config, LIMITS, Arc::new(now), sender).unwrap();
@@ -193,6 +201,19 @@ async fn changes_arrive_in_order_and_a_resumed_stream_is_no_gap() {
         first.contains("labelSelector=kubernetes.io%2Fservice-name%3Dkube-dns"),
         "{first}"
     );
+}
+
+#[tokio::test]
+async fn a_slice_that_went_while_nobody_watched_is_told_as_deleted() {
+    let script = script(
+        vec![Reply::List(vec![slice("a", "4", true)], "5")],
+        vec![vec![Step::Silence(Duration::from_secs(5))]],
+    );
+    let mut run = Run::start_knowing(script, &["a", "old"]).await;
+    run.expect_slice("4", true).await;
+    let gone = ("old".to_owned(), "5".to_owned(), true, true);
+    assert_eq!(run.slice().await, gone);
+    assert!(matches!(run.next().await, ApiEvent::Listed(_)));
 }
 
 #[tokio::test]

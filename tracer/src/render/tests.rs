@@ -359,3 +359,16 @@ fn nothing_recorded_says_so_at_any_width() {
         assert!(!joined.contains("0 failed"), "{found}");
     }
 }
+
+#[test]
+fn a_packet_that_was_no_query_is_not_called_unsent() {
+    let mut timeline = fixture::late_rules();
+    for line in &mut timeline.lines {
+        if let Line::Query(query) = line {
+            query.question = None;
+        }
+    }
+    let text = text_of(&timeline, &style(160));
+    assert!(text.contains("no readable question"), "{text}");
+    assert!(!text.contains("no packet was sent"), "{text}");
+}

@@ -1,5 +1,6 @@
 //! Rows into records. A row that cannot be understood is skipped and counted: what can be read still counts.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use rusqlite::types::{FromSqlError, Type};
@@ -190,6 +191,31 @@ impl Store {
             )
             .map(|time| time.map(Timestamp))
             .map_err(self.fail("reading"))
+    }
+
+    /// Slices of each Service that a node saw last and that were not deleted then.
+    ///
+    /// # Errors
+    /// When SQLite cannot read the table.
+    pub fn known_slices(&self, node: &str) -> Result<BTreeMap<String, Vec<String>>, Error> {
+        let fail = self.fail("reading slices from");
+        let mut statement = self
+            .connection
+            .prepare(
+                "SELECT service, slice FROM slices AS s WHERE node = ?1 AND NOT deleted AND rowid =
+                   (SELECT rowid FROM slices WHERE node = s.node AND service = s.service AND slice = s.slice
+                    ORDER BY at_ns DESC, rowid DESC LIMIT 1)",
+            )
+            .map_err(&fail)?;
+        let rows = statement
+            .query_map([node], |row| Ok((row.get(0)?, row.get(1)?)))
+            .map_err(&fail)?;
+        let mut known: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        // A row that is not text is not ours to tell about.
+        for (service, slice) in rows.flatten() {
+            known.entry(service).or_default().push(slice);
+        }
+        Ok(known)
     }
 
     /// The last known addresses, newest first; rows that cannot be understood are left out.

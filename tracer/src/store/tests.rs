@@ -662,3 +662,33 @@ fn a_pipe_is_refused_and_not_waited_for() {
         assert!(error.to_string().contains("regular"), "{error}");
     }
 }
+
+#[test]
+fn slices_that_were_there_at_the_end_are_known_and_deleted_ones_are_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = Store::open(folder.path().join("node.db")).unwrap();
+    let deleted = |at, name| match slice(at, name, "9") {
+        Record::Slice(mut seen) => {
+            seen.deleted = true;
+            Record::Slice(seen)
+        }
+        other => other,
+    };
+    let of = |node: &str, record| NodeRecord {
+        node: node.to_owned(),
+        record,
+    };
+    let records = [
+        of("a", slice(1, "kube-dns-a", "1")),
+        of("a", slice(1, "kube-dns-b", "2")),
+        of("a", deleted(2, "kube-dns-b")),
+        of("a", deleted(1, "kube-dns-c")),
+        of("a", slice(2, "kube-dns-c", "3")),
+        of("b", slice(1, "kube-dns-d", "4")),
+    ];
+    store.write(&records).unwrap();
+    let known = store.known_slices("a").unwrap();
+    let slices: Vec<_> = known.values().flatten().cloned().collect();
+    assert_eq!(slices, ["kube-dns-a", "kube-dns-c"]);
+    assert!(store.known_slices("c").unwrap().is_empty());
+}

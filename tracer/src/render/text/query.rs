@@ -48,10 +48,18 @@ pub(super) fn cause(query: &Query) -> String {
 
 /// `A kubernetes.default.svc.cluster.local.`
 pub(super) fn question(query: &Query) -> String {
-    query.question.as_ref().map_or_else(
-        || "no packet was sent".to_owned(),
-        |question| format!("{} {}", question.kind, question.name),
-    )
+    match &query.question {
+        Some(question) => format!("{} {}", question.kind, question.name),
+        // Where a packet was seen, it was something else than a query as RFC 1035 has it.
+        None if query
+            .attempts
+            .iter()
+            .any(|it| it.txid.is_some() || !it.trail.is_empty()) =>
+        {
+            "no readable question".to_owned()
+        }
+        None => "no packet was sent".to_owned(),
+    }
 }
 
 /// Sooner than this, nanoseconds, nobody waits.
