@@ -40,6 +40,7 @@ fn a_query_its_answer_and_a_refusal_are_recorded_whole() {
         let socket = UdpSocket::bind("127.0.0.54:0").unwrap();
         socket.local_addr().unwrap()
     };
+    crowded(&mut capture, backend);
     capture.watch(&BTreeSet::from([backend, closed])).unwrap();
     let before = Timestamp(
         i64::try_from(
@@ -289,4 +290,20 @@ fn forgotten(capture: &mut Capture, server: &UdpSocket, backend: SocketAddr) {
     read_until(capture, &mut events, |events| packets(events).count() >= 2);
     let destinations: HashSet<_> = packets(&events).map(|s| s.packet.destination).collect();
     assert_eq!(destinations, HashSet::from([other.local_addr().unwrap()]));
+}
+
+/// More addresses than the kernel's set holds: those that fit are watched, the others named, and room is used again.
+fn crowded(capture: &mut Capture, backend: SocketAddr) {
+    let many = |network: u8| {
+        (0..16_390_u16).map(move |n| {
+            let [high, low] = n.to_be_bytes();
+            SocketAddr::from(([network, 1, high, low], 53))
+        })
+    };
+    let all: BTreeSet<_> = many(10).chain([backend]).collect();
+    let error = capture.watch(&all).unwrap_err().to_string();
+    assert!(error.contains("cannot be watched"), "{error}");
+    assert!(error.contains("and 6 more"), "{error}");
+    let others: BTreeSet<_> = many(11).take(16_384).collect();
+    capture.watch(&others).unwrap();
 }

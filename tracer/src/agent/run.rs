@@ -105,6 +105,10 @@ struct Agent {
     info: NodeInfo,
     is_ready: bool,
     looks: u32,
+    /// Packets of some addresses have not been recorded since then.
+    unwatched_since: Option<Timestamp>,
+    /// The last look for the data plane failed, and that was said.
+    dataplane_unknown: bool,
     stop_server: oneshot::Sender<()>,
     server: tokio::task::JoinHandle<std::io::Result<()>>,
     connector: tokio::task::JoinHandle<()>,
@@ -277,6 +281,8 @@ impl Agent {
             info,
             is_ready: false,
             looks: 0,
+            unwatched_since: None,
+            dataplane_unknown: false,
             stop_server,
             server,
             connector,
@@ -329,8 +335,18 @@ impl Agent {
         }
         self.addresses.expire(self.clock.now());
         self.watch_addresses();
-        let outage = self.api_watch.outage(self.clock.now());
+        let now = self.clock.now();
+        let outage = self.api_watch.outage(now);
         self.writer.write(outage.into_iter().collect());
+        if let Some(from) = &mut self.unwatched_since {
+            let gap = GapSeen {
+                from: std::mem::replace(from, now),
+                to: now,
+                what: GapKind::RecordsLost,
+                count: 0,
+            };
+            self.writer.write(vec![Record::Gap(gap)]);
+        }
         self.write_info(self.pump.complete_until());
     }
 
@@ -350,9 +366,13 @@ impl Agent {
             Ok(found) => {
                 self.info.hears_rules = self.listener.is_some() && found.announces_all();
                 self.info.dataplane = found.name();
+                self.dataplane_unknown = false;
             }
             Err(error) => {
-                warn!("who translates Service addresses here is unknown: {error}");
+                // It is asked for again each second.
+                if !std::mem::replace(&mut self.dataplane_unknown, true) {
+                    warn!("who translates Service addresses here is unknown: {error}");
+                }
                 self.info.hears_rules = false;
             }
         }
@@ -409,8 +429,16 @@ impl Agent {
         }
         let watched = self.addresses.watched();
         match self.pump.capture().watch(&watched) {
-            Ok(()) => self.addresses_revision = self.addresses.revision(),
-            Err(error) => warn!("new addresses are not recorded: {error}; trying again"),
+            Ok(()) => {
+                self.addresses_revision = self.addresses.revision();
+                self.unwatched_since = None;
+            }
+            // Tried again at each look, which leaves a gap.
+            Err(error) if self.unwatched_since.is_none() => {
+                warn!("{error}");
+                self.unwatched_since = Some(self.clock.now());
+            }
+            Err(_) => {}
         }
         self.pump.services(self.addresses.services());
         if let Some(listener) = &self.listener {

@@ -38,13 +38,20 @@ impl Sets {
             *ports.entry(address.port() / 64).or_default() |= 1 << (address.port() % 64);
         }
         let mut map: HashMap<_, Key, u32> = map(ebpf, "ADDRESSES")?;
-        for new in addresses.difference(&self.addresses) {
-            map.insert(key(new), 1, 0).map_err(failed("ADDRESSES"))?;
-        }
-        for old in self.addresses.difference(addresses) {
+        // Those that go make room, and one that finds none does not keep the others out.
+        let mut refused = None;
+        for old in self.addresses.clone().difference(addresses) {
             gone(map.remove(&key(old))).map_err(failed("ADDRESSES"))?;
+            self.addresses.remove(old);
         }
-        self.addresses.clone_from(addresses);
+        for new in addresses {
+            if !self.addresses.contains(new) {
+                match map.insert(key(new), 1, 0) {
+                    Ok(()) => _ = self.addresses.insert(*new),
+                    Err(error) => refused = refused.or(Some((*new, error))),
+                }
+            }
+        }
         let mut words: Array<_, u64> = self::map(ebpf, "PORTS")?;
         for (&word, &bits) in &ports {
             words
@@ -53,7 +60,15 @@ impl Sets {
         }
         ports.retain(|_, bits| *bits != 0);
         self.ports = ports;
-        Ok(())
+        match refused {
+            None => Ok(()),
+            Some((address, error)) => Err(Error::Unwatched {
+                address,
+                of: addresses.len(),
+                watched: self.addresses.len(),
+                reason: chain(&error),
+            }),
+        }
     }
 
     /// Makes `NETNS` contain exactly these inodes.

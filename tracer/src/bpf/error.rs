@@ -56,6 +56,20 @@ pub enum Error {
         /// What aya and the system said.
         reason: String,
     },
+    /// Not every address could be put into the kernel's set.
+    #[error(
+        "{address} and {} more addresses cannot be watched: {reason}; at most 16,384 can, watch fewer Services with an agent", of - watched - 1
+    )]
+    Unwatched {
+        /// The first of them.
+        address: std::net::SocketAddr,
+        /// All that should be watched.
+        of: usize,
+        /// Those that are.
+        watched: usize,
+        /// What aya and the system said.
+        reason: String,
+    },
     /// A log could not be mapped.
     #[error("cannot map the log {map} into memory: {source}")]
     Mapping {
