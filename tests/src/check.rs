@@ -7,13 +7,16 @@ use std::net::IpAddr;
 use anyhow::{Context as _, Result};
 use slicetrace::model::Timestamp;
 use slicetrace::model::timeline::{
-    Basis, Confidence, Line, Outcome, Programming, Query, Summary, Transition, Verdict,
+    Attempt, Basis, Code, Confidence, Gap, GapKind, Line, Outcome, Programming, Query, Summary,
+    Transition, Verdict,
 };
 
-use crate::truth::{ClientQuery, ClientResult, Truth};
+use crate::truth::{ClientQuery, ClientResult, Noise, Resolved, Truth, UNWRITTEN_NS};
 
 /// How far times may lie from the lab's.
 const NEAR_NS: u64 = 50_000_000;
+/// Farther than this from any change of the API a verdict whose cause is certain may not be ambiguous.
+const DOUBT_NS: i64 = 200_000_000;
 /// So many differences are printed.
 const SHOWN: usize = 20;
 
@@ -24,6 +27,8 @@ pub struct Report {
     pub compared: usize,
     /// Their verdicts.
     pub verdicts: BTreeMap<&'static str, usize>,
+    /// Verdicts by code and node of the client.
+    pub places: BTreeMap<(Code, String), usize>,
     /// Verdicts that left it open.
     pub ambiguous: usize,
     /// Where timeline and truth differ; empty: they agree.
@@ -100,10 +105,13 @@ pub fn compare(truth: &Truth, timeline: &str) -> Result<Report> {
     report.transitions(truth, &lines);
     report.programming(truth, &lines);
     report.queries(truth, queries);
-    for line in &lines {
-        if let Line::Gap(gap) = line {
-            report.differ(format!("a gap nobody made on {}: {:?}", gap.node, gap.what));
-        }
+    report.gaps(truth, &lines);
+    // Doubt is honest, but a tool that always doubts is of no use.
+    if report.ambiguous * 20 > report.compared.max(20) {
+        report.differ(format!(
+            "{} of {} verdicts are ambiguous",
+            report.ambiguous, report.compared
+        ));
     }
     Ok(report)
 }
@@ -127,15 +135,27 @@ impl Report {
                 .filter(|query| wanted(query.result))
                 .count() as u64
         };
-        let answered = count(&|result| result == ClientResult::Answered);
+        let resolved = |answered: bool| -> u64 {
+            let all = truth.resolved.iter();
+            all.filter(|it| it.answered == answered)
+                .map(|it| it.questions)
+                .sum()
+        };
+        let answered = count(&|result| result == ClientResult::Answered) + resolved(true);
+        let failed = count(&|result| result != ClientResult::Answered) + resolved(false);
+        let noise: u64 = truth.noise.iter().map(|it| it.packets).sum();
         let expected = &truth.expected;
-        self.equal("queries", summary.queries, truth.queries.len() as u64);
-        self.equal("answered", summary.answered, answered);
-        self.equal(
-            "failed",
-            summary.failed,
-            truth.queries.len() as u64 - answered,
-        );
+        let unseen = truth.queries.iter().filter(|it| it.unseen).count() as u64;
+        for (what, found, most, noise) in [
+            ("queries", summary.queries, answered + failed, noise),
+            ("answered", summary.answered, answered, noise),
+            ("failed", summary.failed, failed, noise),
+        ] {
+            // What is no query may be counted or not; what no agent looked at may be missing.
+            if !(most.saturating_sub(unseen)..=most + noise).contains(&found) {
+                self.differ(format!("{what}: {found}, the lab has {most}"));
+            }
+        }
         self.equal("events", summary.events, expected.events);
         self.equal(
             "minimumReady",
@@ -226,7 +246,7 @@ impl Report {
             if programming.basis == Basis::Rules
                 && !commits
                     .iter()
-                    .any(|(commit, from, to)| of(programming, commit, *from, *to))
+                    .any(|(commit, from, to, _)| of(programming, commit, *from, *to))
             {
                 self.differ(format!(
                     "{node}'s rules did not change at {} (for {id})",
@@ -234,14 +254,44 @@ impl Report {
                 ));
             }
         }
-        for (node, from, to) in commits {
-            if !found
-                .iter()
-                .any(|programming| of(programming, node, from, to))
+        for (node, from, to, uncalled) in commits {
+            if !uncalled
+                && !found
+                    .iter()
+                    .any(|programming| of(programming, node, from, to))
             {
                 self.differ(format!(
                     "{node}'s rules changed from {from} to {to}, and nothing says so"
                 ));
+            }
+        }
+    }
+
+    /// Each agent that was down left a gap, and nothing else did.
+    fn gaps(&mut self, truth: &Truth, lines: &[Line]) {
+        let gaps: Vec<&Gap> = lines
+            .iter()
+            .filter_map(|line| match line {
+                Line::Gap(gap) => Some(gap),
+                _ => None,
+            })
+            .collect();
+        let fits = |gap: &Gap, (node, from, to): (&str, Timestamp, Timestamp)| {
+            gap.node == node
+                && gap.what == GapKind::AgentDown
+                && gap.from <= from
+                && from - UNWRITTEN_NS <= gap.from
+                && gap.to <= to
+                && gap.to > from
+        };
+        for gap in &gaps {
+            if !truth.blind().any(|down| fits(gap, down)) {
+                self.differ(format!("a gap nobody made: {gap:?}"));
+            }
+        }
+        for down in truth.blind() {
+            if !gaps.iter().any(|gap| fits(gap, down)) {
+                self.differ(format!("no gap while an agent was down: {down:?}"));
             }
         }
     }
@@ -253,7 +303,22 @@ impl Report {
             .map(|query| (query.name.as_str(), query))
             .collect();
         let mut seen = BTreeSet::new();
+        let mut resolved: BTreeMap<&str, u64> = BTreeMap::new();
         for query in found {
+            let noise = |it: &Noise| IpAddr::V4(it.address) == query.client.address;
+            if truth.noise.iter().any(noise) {
+                continue;
+            }
+            let name = query.question.as_ref().map(|it| it.name.as_str());
+            if let Some(known) = truth
+                .resolved
+                .iter()
+                .find(|it| Some(it.name.as_str()) == name)
+            {
+                *resolved.entry(&known.name).or_default() += 1;
+                self.resolved(known, query);
+                continue;
+            }
             let Some(known) = find(&by_name, truth, query) else {
                 self.differ(format!(
                     "no client asked {:?} (from {})",
@@ -264,10 +329,18 @@ impl Report {
             if !seen.insert(known.name.as_str()) {
                 self.differ(format!("{} is there twice", known.name));
             }
-            self.query(known, query);
+            self.query(truth, known, query);
+        }
+        for known in &truth.resolved {
+            let found = resolved.get(known.name.as_str()).copied();
+            // An answered question is kept in full only after a failed attempt.
+            let needed = !known.answered || known.attempts.len() > 1;
+            if needed && found != Some(known.questions) {
+                self.differ(format!("{found:?} questions, not {known:?}"));
+            }
         }
         for query in &truth.queries {
-            if query.result != ClientResult::Answered && !seen.contains(query.name.as_str()) {
+            if query.failed() && !query.unseen && !seen.contains(query.name.as_str()) {
                 self.differ(format!(
                     "{} failed and is missing: {:?}",
                     query.name, query.expected
@@ -276,7 +349,24 @@ impl Report {
         }
     }
 
-    fn query(&mut self, known: &ClientQuery, found: &Query) {
+    /// A resolver's question: as many attempts as it makes, each with its cause.
+    fn resolved(&mut self, known: &Resolved, found: &Query) {
+        let codes = |attempt: &Attempt| attempt.verdict.as_ref().map(|it| it.code);
+        let attempts: Vec<Option<Code>> = found.attempts.iter().map(codes).collect();
+        let answered = found.outcome == Outcome::Answered;
+        if attempts != known.attempts || answered != known.answered || found.node != known.node {
+            self.differ(format!(
+                "{:?} of {}: {attempts:?}, {:?} on {}; must be {known:?}",
+                found.question, known.tool, found.outcome, found.node
+            ));
+        }
+        self.compared += usize::from(!answered || attempts.len() > 1);
+        for verdict in found.attempts.iter().filter_map(|it| it.verdict.as_ref()) {
+            *self.verdicts.entry(verdict.code.name()).or_default() += 1;
+        }
+    }
+
+    fn query(&mut self, truth: &Truth, known: &ClientQuery, found: &Query) {
         let name = &known.name;
         let answered = known.result == ClientResult::Answered;
         if answered != (found.outcome == Outcome::Answered) {
@@ -304,7 +394,7 @@ impl Report {
             .iter()
             .filter_map(|attempt| attempt.verdict.as_ref())
             .collect();
-        if answered {
+        if !known.failed() {
             if let Some(verdict) = verdicts.first() {
                 self.differ(format!(
                     "{name} was answered, and has the verdict {}",
@@ -323,7 +413,22 @@ impl Report {
         }
         for verdict in verdicts {
             *self.verdicts.entry(verdict.code.name()).or_default() += 1;
-            self.ambiguous += usize::from(verdict.confidence == Confidence::Ambiguous);
+            *self
+                .places
+                .entry((verdict.code, known.node.clone()))
+                .or_default() += 1;
+            if verdict.confidence == Confidence::Ambiguous {
+                self.ambiguous += 1;
+                let sure = known.expected.len() == 1;
+                if sure && !truth.changes().iter().any(|(at, ..)| near(*at, known)) {
+                    self.differ(format!(
+                        "{name}: ambiguous ({} or {:?}) far from any change, must be {:?}",
+                        verdict.code.name(),
+                        verdict.alternatives,
+                        known.expected
+                    ));
+                }
+            }
             if !fits(known, verdict) {
                 let after = known.sent.first().map_or(0, |sent| sent.since(found.at));
                 self.differ(format!(
@@ -337,6 +442,12 @@ impl Report {
             }
         }
     }
+}
+
+/// Whether a query was sent so close before a change that watches may have seen it late.
+fn near(change: Timestamp, query: &ClientQuery) -> bool {
+    let sent = query.sent.first().copied().unwrap_or_default();
+    (-DOUBT_NS..=DOUBT_NS).contains(&change.since(sent))
 }
 
 /// By its name; where no packet existed, by the client's address and port at that time.
@@ -506,12 +617,19 @@ mod tests {
     }
 
     #[test]
-    fn an_open_verdict_agrees_only_if_it_names_the_cause() {
-        let open = |other| verdict("unexplained", "ambiguous", json!([other]));
-        let named = query("q2.test.", "refused", open("no-endpoints"));
-        assert_eq!(differences(&[named, summary(5000)]), Vec::<String>::new());
-        let not_named = query("q2.test.", "refused", open("kernel-drop"));
-        assert_eq!(differences(&[not_named, summary(5000)]).len(), 1);
+    fn an_open_verdict_agrees_only_near_a_change_and_if_it_names_the_cause() {
+        let compared = |sent, other| {
+            let mut truth = truth();
+            truth.queries[1].sent = vec![serde_json::from_value(json!(time(sent))).unwrap()];
+            let verdict = verdict("unexplained", "ambiguous", json!([other]));
+            let open = query("q2.test.", "refused", verdict);
+            let lines = [changes(), vec![open, summary(5000)]].concat();
+            let text: Vec<String> = lines.iter().map(Value::to_string).collect();
+            compare(&truth, &text.join("\n")).unwrap().differences.len()
+        };
+        assert_eq!(compared(3100, "no-endpoints"), 0);
+        assert_eq!(compared(3100, "kernel-drop"), 1);
+        assert_eq!(compared(4000, "no-endpoints"), 1);
     }
 
     #[test]

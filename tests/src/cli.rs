@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::{Args, Parser, Subcommand};
 
-use crate::dns::{client, server};
+use crate::dns::{client, noise, server};
 use crate::lab::outer::{self, Starter};
 use crate::scenarios;
 
@@ -65,6 +65,9 @@ enum Command {
     /// A client that asks at a steady rate and logs what it saw
     #[command(hide = true)]
     Client(client::Arguments),
+    /// Sends packets to the Service that are no queries
+    #[command(hide = true)]
+    Noise,
 }
 
 /// Arguments of `lab demo`.
@@ -174,6 +177,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
             single_threaded()?.block_on(client::run(arguments))?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Noise => noise::send().map(|()| ExitCode::SUCCESS),
     }
 }
 

@@ -2,4 +2,5 @@
 
 pub(crate) mod client;
 pub(crate) mod log;
+pub(crate) mod noise;
 pub(crate) mod server;

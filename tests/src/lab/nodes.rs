@@ -127,7 +127,7 @@ async fn plug(node: &Node) -> Result<()> {
 }
 
 /// MAC address of a node's `flannel.1`.
-fn overlay_mac(node: &Node) -> String {
+pub(crate) fn overlay_mac(node: &Node) -> String {
     format!("0e:00:00:00:00:{:02x}", node.index + 1)
 }
 

@@ -98,6 +98,11 @@ impl Pod {
         exec::command(program, Some(&self.netns), Some(&self.cgroup))
     }
 
+    /// Name of its network namespace.
+    pub(crate) fn netns(&self) -> &str {
+        &self.netns
+    }
+
     /// Whether it was not deleted.
     pub(crate) fn exists(&self) -> bool {
         exec::netns_path(&self.netns).exists()

@@ -31,17 +31,27 @@ impl Server {
     /// Starts the lab's own server and waits until its socket is bound.
     pub(crate) async fn start(node: &Node, name: &str, logs: &Path) -> Result<Self> {
         let pod = Pod::create(node, "kube-system", name, "coredns").await?;
-        let mut command = pod.command(std::env::current_exe()?)?;
-        command
-            .arg("dns-server")
-            .arg("--log")
-            .arg(logs.join(format!("{name}.ndjson")));
-        let (child, commands) = start_ready(&mut command).await?;
+        let log = logs.join(format!("{name}.ndjson"));
+        let (child, commands) = serve(&pod, &log).await?;
         Ok(Self {
             pod,
             child,
             commands: Some(commands),
         })
+    }
+
+    /// Starts the lab's own server again, in the pod where it has ended.
+    pub(crate) async fn start_again(&mut self, logs: &Path) -> Result<()> {
+        let log = logs.join(format!("{}.again.ndjson", self.pod.name));
+        let (child, commands) = serve(&self.pod, &log).await?;
+        self.child = child;
+        self.commands = Some(commands);
+        Ok(())
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        exec::signal(&self.child, signal)
     }
 
     /// Starts dnsmasq, which answers every name below `demo.test`.
@@ -109,6 +119,13 @@ impl Server {
     }
 }
 
+/// Runs the lab's own server in a pod.
+async fn serve(pod: &Pod, log: &Path) -> Result<(Child, ChildStdin)> {
+    let mut command = pod.command(std::env::current_exe()?)?;
+    command.arg("dns-server").arg("--log").arg(log);
+    start_ready(&mut command).await
+}
+
 /// A client in a pod.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -121,16 +138,21 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Starts a client on a node; its names end in `NODE.demo.test.`.
-    pub(crate) async fn start(node: &Node, logs: &Path, arguments: &[&str]) -> Result<Self> {
-        let name = format!("probe-{}", node.name);
+    /// Starts a client on a node, in a pod of that name; what it asks for ends in `NAME-NODE.demo.test.`.
+    pub(crate) async fn start(
+        node: &Node,
+        name: &str,
+        logs: &Path,
+        arguments: &[&str],
+    ) -> Result<Self> {
+        let name = format!("{name}-{}", node.name);
         let pod = Pod::create(node, "default", &name, "probe").await?;
         let log = logs.join(format!("{name}.ndjson"));
         let mut command = pod.command(std::env::current_exe()?)?;
         command
             .arg("client")
             .arg("--suffix")
-            .arg(format!("{}.demo.test.", node.name))
+            .arg(format!("{name}.demo.test."))
             .arg("--log")
             .arg(&log)
             .args(arguments);

@@ -42,6 +42,7 @@ pub(crate) fn slicetrace() -> Result<PathBuf> {
 pub(crate) struct Agents {
     program: PathBuf,
     token_file: PathBuf,
+    scratch: PathBuf,
     agents: Vec<Agent>,
 }
 
@@ -79,8 +80,35 @@ impl Agents {
         Ok(Self {
             program,
             token_file: token_file(scratch),
+            scratch: scratch.to_owned(),
             agents,
         })
+    }
+
+    /// SIGKILL to the agent of a node: it cannot write down anything more.
+    pub(crate) async fn kill(&mut self, node: &str) -> Result<()> {
+        let agent = self.get(node)?;
+        agent.child.kill().await.context("cannot kill an agent")
+    }
+
+    /// Starts the agent of a node again, with the same store, and waits until it is ready.
+    pub(crate) async fn start_again(&mut self, node: &Node, logs: &Path) -> Result<()> {
+        let ready = self.scratch.join(format!("{}.ready", node.name));
+        if ready.exists() {
+            std::fs::remove_file(&ready)?;
+        }
+        let kubeconfig = self.scratch.join("kubeconfig");
+        let (program, scratch) = (self.program.clone(), self.scratch.clone());
+        let agent = self.get(node.name)?;
+        *agent = Agent::start(node, &program, &kubeconfig, &scratch, logs, "again")?;
+        agent.wait(&ready).await
+    }
+
+    fn get(&mut self, node: &str) -> Result<&mut Agent> {
+        self.agents
+            .iter_mut()
+            .find(|agent| agent.node == node)
+            .with_context(|| format!("no agent on {node}"))
     }
 
     /// Runs `slicetrace record` against all agents.

@@ -12,7 +12,8 @@ use tokio::time::sleep;
 
 use super::Starter;
 use super::agents::{API_PORT, Agents};
-use super::experiments::{self, ALL, Experiment};
+use super::experiments::{self, ALL, Experiment, HERE};
+use super::faults::FAULTS;
 use super::stage::Stage;
 use crate::api::Api;
 use crate::check::{self, Report};
@@ -20,12 +21,10 @@ use crate::cli::Demo;
 use crate::lab::nodes::{FABRIC, FABRIC_ADDRESS};
 use crate::lab::rules::Rules;
 use crate::lab::{Lab, exec, now};
-use crate::truth::{ClientResult, Truth};
+use crate::truth::Truth;
 
 /// Healthy time before and after what is done.
 const CALM: Duration = Duration::from_secs(3);
-/// Queries a second from each node.
-const RATE: u32 = 50;
 
 /// Everything that experiments are played with.
 #[derive(Debug)]
@@ -66,9 +65,12 @@ pub(crate) async fn run(
 ) -> Result<ExitCode> {
     let mut theatre = Theatre::open(lab, rules, &demo.out, !demo.without_agents)?;
     let mut status = 0;
-    for experiment in &ALL {
+    // The faults are for tests: they are played only where they are named.
+    for (experiment, shown) in
+        (ALL.iter().map(|it| (it, true))).chain(FAULTS.iter().map(|it| (it, false)))
+    {
         let name = experiment.script.name;
-        if demo.only.is_empty() || demo.only.iter().any(|only| only == name) {
+        if (shown && demo.only.is_empty()) || demo.only.iter().any(|only| only == name) {
             let outcome = theatre
                 .play(experiment)
                 .await
@@ -169,15 +171,16 @@ async fn play(
 ) -> Result<Option<Outcome>> {
     let script = experiment.script;
     experiment.prepare(stage).await?;
-    let agents = match agents {
+    let mut agents = match agents {
         Some((lab, scratch)) => Some(Agents::start(lab, scratch, out, script.name).await?),
         None => None,
     };
     let load = now();
-    stage.clients(RATE).await?;
-    eprintln!("  asking {RATE} times a second on each of three nodes");
+    let rate = experiment.rate;
+    stage.clients(rate).await?;
+    eprintln!("  asking {rate} times a second on each of three nodes");
     sleep(CALM).await;
-    experiment.play(stage).await?;
+    experiment.play(stage, agents.as_mut()).await?;
     eprintln!("  done; another {} s of asking", CALM.as_secs());
     sleep(CALM).await;
     let truth = stage.finish(script, load).await?;
@@ -205,7 +208,7 @@ fn effect(experiment: &Experiment, truth: &Truth) -> Result<()> {
     let failed: Vec<_> = truth
         .queries
         .iter()
-        .filter(|query| query.result != ClientResult::Answered)
+        .filter(|query| query.failed())
         .collect();
     eprintln!(
         "  {} queries, {} failed by the clients' own logs",
@@ -215,22 +218,26 @@ fn effect(experiment: &Experiment, truth: &Truth) -> Result<()> {
     if let Some(query) = failed.iter().find(|query| query.expected.is_empty()) {
         anyhow::bail!("a query failed for which nothing was injected: {query:?}");
     }
-    match experiment.effect {
-        None => ensure!(
+    if experiment.effects.is_empty() {
+        ensure!(
             failed.is_empty(),
             "queries failed where none should: {failed:?}"
-        ),
-        Some((code, least)) => {
-            let proven = failed
+        );
+    }
+    for effect in experiment.effects {
+        let proven = |here: bool| {
+            failed
                 .iter()
-                .filter(|query| query.expected.iter().all(|cause| cause.code == code))
-                .count();
-            ensure!(
-                proven >= least,
-                "only {proven} failed queries are certainly {}; {least} are needed",
-                code.name()
-            );
-        }
+                .filter(|query| (query.node == HERE) == here)
+                .filter(|query| query.expected.iter().all(|it| it.code == effect.code))
+                .count()
+        };
+        let (here, elsewhere) = (proven(true), proven(false));
+        ensure!(
+            here >= effect.here && elsewhere >= effect.elsewhere,
+            "only {here} failed queries of A's node and {elsewhere} of the others are certainly {}; {effect:?} are needed",
+            effect.code.name()
+        );
     }
     Ok(())
 }

@@ -8,12 +8,16 @@ use anyhow::Result;
 use slicetrace::model::timeline::Code;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::agents::Agents;
+use super::faults::Fault;
 use super::stage::{Script, Stage};
 use crate::lab::nodes::NODES;
 use crate::truth::Stop;
 
-const A: &str = "coredns-a";
-const B: &str = "coredns-b";
+/// Node of A.
+pub(super) const HERE: &str = "worker2";
+pub(super) const A: &str = "coredns-a";
+pub(super) const B: &str = "coredns-b";
 
 /// An experiment.
 #[derive(Clone, Copy, Debug)]
@@ -22,14 +26,27 @@ pub(crate) struct Experiment {
     pub(crate) script: Script,
     /// B is there from the beginning.
     pub(crate) replicas: usize,
-    /// So many failed queries can have this cause and no other; none: nothing may fail.
-    pub(crate) effect: Option<(Code, usize)>,
+    /// Queries a second from each node.
+    pub(crate) rate: u32,
+    /// What it does to clients; none: nothing may fail.
+    pub(crate) effects: &'static [Effect],
     /// What is done.
-    play: Play,
+    pub(super) play: Play,
+}
+
+/// So many failed queries have this cause and can have no other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effect {
+    /// The cause.
+    pub(crate) code: Code,
+    /// Of clients on A's node, worker2.
+    pub(crate) here: usize,
+    /// Of clients on the other nodes.
+    pub(crate) elsewhere: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Play {
+pub(super) enum Play {
     Nothing,
     Graceful,
     Abrupt,
@@ -37,6 +54,16 @@ enum Play {
     Lag,
     Convergence,
     DiedFirst,
+    Fault(Fault),
+}
+
+/// Shorthand.
+pub(super) const fn effect(code: Code, here: usize, elsewhere: usize) -> Effect {
+    Effect {
+        code,
+        here,
+        elsewhere,
+    }
 }
 
 /// All, in the order in which they are played.
@@ -48,7 +75,8 @@ pub(crate) const ALL: [Experiment; 6] = [
                           every node's rules have moved.",
         },
         replicas: 1,
-        effect: None,
+        effects: &[],
+        rate: 50,
         play: Play::Graceful,
     },
     Experiment {
@@ -58,7 +86,8 @@ pub(crate) const ALL: [Experiment; 6] = [
                           on another node is ready.",
         },
         replicas: 1,
-        effect: Some((Code::NoEndpoints, 20)),
+        effects: &[effect(Code::NoEndpoints, 5, 15)],
+        rate: 50,
         play: Play::Abrupt,
     },
     Experiment {
@@ -68,7 +97,8 @@ pub(crate) const ALL: [Experiment; 6] = [
                           the rules of all nodes move after 500 ms.",
         },
         replicas: 2,
-        effect: Some((Code::TerminatingBackend, 5)),
+        effects: &[effect(Code::TerminatingBackend, 2, 3)],
+        rate: 50,
         play: Play::Terminating,
     },
     Experiment {
@@ -78,7 +108,8 @@ pub(crate) const ALL: [Experiment; 6] = [
                           after that beginning, those of the others at once.",
         },
         replicas: 2,
-        effect: Some((Code::ProgrammingLag, 5)),
+        effects: &[effect(Code::ProgrammingLag, 2, 0)],
+        rate: 50,
         play: Play::Lag,
     },
     Experiment {
@@ -88,7 +119,8 @@ pub(crate) const ALL: [Experiment; 6] = [
                           in the usual time, 400 ms.",
         },
         replicas: 2,
-        effect: Some((Code::ProgrammingLag, 5)),
+        effects: &[effect(Code::ProgrammingLag, 2, 0)],
+        rate: 50,
         play: Play::Convergence,
     },
     Experiment {
@@ -98,7 +130,8 @@ pub(crate) const ALL: [Experiment; 6] = [
                           second later.",
         },
         replicas: 2,
-        effect: Some((Code::BackendDiedFirst, 5)),
+        effects: &[effect(Code::BackendDiedFirst, 2, 3)],
+        rate: 50,
         play: Play::DiedFirst,
     },
 ];
@@ -110,11 +143,12 @@ pub(crate) const HEALTHY: Experiment = Experiment {
         description: "Two replicas, and nothing happens to them.",
     },
     replicas: 2,
-    effect: None,
+    effects: &[],
+    rate: 50,
     play: Play::Nothing,
 };
 
-const fn ms(milliseconds: u64) -> Duration {
+pub(super) const fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
@@ -125,6 +159,10 @@ impl Experiment {
         let servers = &servers[..self.replicas];
         for (name, node) in servers {
             stage.server(name, node).await?;
+            if *name == B && matches!(self.play, Play::Fault(Fault::Harmless)) {
+                let address = stage.address(name)?;
+                stage.bare.insert(address);
+            }
             stage.ready(name)?;
         }
         let names: Vec<&str> = servers.iter().map(|(name, _)| *name).collect();
@@ -132,11 +170,16 @@ impl Experiment {
     }
 
     /// What happens.
-    pub(crate) async fn play(&self, stage: &mut Stage<'_>) -> Result<()> {
+    pub(crate) async fn play(
+        &self,
+        stage: &mut Stage<'_>,
+        agents: Option<&mut Agents>,
+    ) -> Result<()> {
         let start = Instant::now();
         let at = |milliseconds| sleep_until(start + ms(milliseconds));
         match self.play {
             Play::Nothing => Ok(()),
+            Play::Fault(fault) => fault.play(stage, agents).await,
             Play::Graceful => {
                 stage.terminating(A)?;
                 at(100).await;

@@ -4,7 +4,10 @@ mod actors;
 mod agents;
 mod demo;
 mod experiments;
+mod faults;
 mod objects;
+mod obstacles;
+mod resolvers;
 mod smoke;
 mod stage;
 mod test;
@@ -26,6 +29,7 @@ use crate::lab::rules::Rules;
 pub(crate) fn check_names(names: &[String]) -> Result<()> {
     let known: Vec<&str> = experiments::ALL
         .iter()
+        .chain(&faults::FAULTS)
         .map(|experiment| experiment.script.name)
         .collect();
     for name in names {

@@ -12,7 +12,7 @@ use crate::truth::Endpoint;
 
 /// Namespace of the Service.
 pub(crate) const NAMESPACE: &str = "kube-system";
-/// Name of the EndpointSlice.
+/// Name of the first EndpointSlice.
 pub(crate) const SLICE: &str = "kube-dns-x7k2p";
 
 /// `kube-system/kube-dns`, as k3s makes it.
@@ -91,26 +91,33 @@ pub(crate) fn pod(pod: &Pod, life: Life) -> Value {
     object
 }
 
-/// The Service's only slice.
-pub(crate) fn slice(endpoints: &[Endpoint], uid: impl Fn(Ipv4Addr) -> String) -> Value {
+/// A slice of the Service; an endpoint whose pod has no uid gets no targetRef.
+pub(crate) fn slice(
+    name: &str,
+    endpoints: &[Endpoint],
+    uid: impl Fn(Ipv4Addr) -> Option<String>,
+) -> Value {
     let endpoints: Vec<Value> = endpoints
         .iter()
         .map(|endpoint| {
-            json!({
+            let mut object = json!({
                 "addresses": [endpoint.address],
                 "conditions": {
                     "ready": endpoint.ready, "serving": endpoint.serving, "terminating": endpoint.terminating,
                 },
                 "nodeName": endpoint.node,
-                "targetRef": {
-                    "kind": "Pod", "namespace": NAMESPACE, "name": endpoint.pod, "uid": uid(endpoint.address),
-                },
-            })
+            });
+            if let Some(uid) = uid(endpoint.address) {
+                object["targetRef"] = json!({
+                    "kind": "Pod", "namespace": NAMESPACE, "name": endpoint.pod, "uid": uid,
+                });
+            }
+            object
         })
         .collect();
     json!({
         "metadata": {
-            "name": SLICE, "namespace": NAMESPACE, "generateName": "kube-dns-",
+            "name": name, "namespace": NAMESPACE, "generateName": "kube-dns-",
             "labels": {
                 "kubernetes.io/service-name": "kube-dns", "k8s-app": "kube-dns",
                 "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use nix::mount::{MsFlags, mount};
@@ -39,7 +39,7 @@ pub(crate) async fn run(lab: &Lab, rules: &mut BTreeMap<&'static str, Rules>) ->
 
 /// From one node to one server, with each client.
 async fn ask(node: &Node, what: &str, server: &Server, logs: &Path) -> Result<()> {
-    let mut client = Client::start(node, logs, &["--count", "5", "--rate", "20"]).await?;
+    let mut client = Client::start(node, "probe", logs, &["--count", "5", "--rate", "20"]).await?;
     let lines = client.join().await?;
     let answered = lines
         .iter()
@@ -79,14 +79,34 @@ async fn nslookup(pod: &Pod, folder: &Path) -> Result<()> {
     resolver(command, folder, "nslookup").await
 }
 
-/// Runs a program with a resolv.conf that names the Service, in a mount namespace of its own.
+/// Runs a resolver that must find the server's answer.
 async fn resolver(
-    mut command: tokio::process::Command,
+    command: tokio::process::Command,
     folder: &Path,
     name: &'static str,
 ) -> Result<()> {
+    let output = resolve(command, folder, name).await?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    ensure!(
+        output.status.success() && text.contains("192.0.2.53"),
+        "{name} got no answer ({}): {text}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(())
+}
+
+/// Runs a program to its end with a resolv.conf that names the Service, in a mount namespace of its own.
+pub(crate) async fn resolve(
+    mut command: tokio::process::Command,
+    folder: &Path,
+    name: &str,
+) -> Result<Output> {
     let config = folder.join("resolv.conf");
-    std::fs::write(&config, format!("nameserver {CLUSTER_IP}\n"))?;
+    // Another one may be reading it.
+    if !config.exists() {
+        std::fs::write(&config, format!("nameserver {CLUSTER_IP}\n"))?;
+    }
     // SAFETY: only system calls, with arguments that exist already.
     unsafe {
         command.pre_exec(move || {
@@ -102,17 +122,9 @@ async fn resolver(
             Ok(())
         });
     }
-    let output = command
+    command
         .stdin(Stdio::null())
         .output()
         .await
-        .with_context(|| format!("cannot run {name}"))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    ensure!(
-        output.status.success() && text.contains("192.0.2.53"),
-        "{name} got no answer ({}): {text}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(())
+        .with_context(|| format!("cannot run {name}"))
 }

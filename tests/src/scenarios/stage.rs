@@ -1,20 +1,28 @@
 //! One experiment being played: its pods, the slice, the rules, and the log of everything that is done to them.
 
-use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use futures::future::try_join_all;
+use serde_json::Value;
 use slicetrace::model::Timestamp;
 
 use super::actors::{Client, Server};
 use super::objects::{self, Life, NAMESPACE, SLICE};
 use crate::api::{Api, Kind};
-use crate::dns::log::ClientResult;
+use crate::dns::noise;
+use crate::lab::nodes::Node;
+use crate::lab::pods::Pod;
 use crate::lab::rules::Rules;
-use crate::lab::{Lab, now};
-use crate::truth::{self, ClientQuery, Endpoint, Injection, Stop, Truth, What};
+use crate::lab::{Lab, exec, now};
+use crate::truth::{
+    self, Asked, ClientQuery, Endpoint, Injection, Noise, Resolved, Stop, Truth, What,
+};
+
+/// A port's entry in conntrack is certainly still there so soon after its last packet (nodes.rs sets two seconds).
+const REMEMBERED_NS: i64 = 1_900_000_000;
 
 /// How long a pod of CoreDNS may take to end, in seconds.
 const GRACE_SECONDS: i64 = 30;
@@ -33,13 +41,19 @@ pub(crate) struct Script {
 pub(crate) struct Stage<'a> {
     /// The lab.
     pub(crate) lab: &'a Lab,
-    api: &'a Api,
+    pub(super) api: &'a Api,
     rules: &'a mut BTreeMap<&'static str, Rules>,
-    logs: PathBuf,
-    servers: BTreeMap<&'static str, Server>,
+    pub(super) logs: PathBuf,
+    pub(super) servers: BTreeMap<&'static str, Server>,
     clients: Vec<Client>,
     endpoints: Vec<Endpoint>,
-    injected: Vec<Injection>,
+    pub(super) injected: Vec<Injection>,
+    /// Endpoints without a targetRef.
+    pub(super) bare: BTreeSet<Ipv4Addr>,
+    pub(super) resolved: Vec<Resolved>,
+    pub(super) noise: Vec<Noise>,
+    /// Pods apart from servers and clients.
+    pub(super) pods: Vec<Pod>,
 }
 
 impl<'a> Stage<'a> {
@@ -66,6 +80,10 @@ impl<'a> Stage<'a> {
             clients: Vec::new(),
             endpoints: Vec::new(),
             injected: Vec::new(),
+            bare: BTreeSet::new(),
+            resolved: Vec::new(),
+            noise: Vec::new(),
+            pods: Vec::new(),
         })
     }
 
@@ -98,15 +116,46 @@ impl<'a> Stage<'a> {
         let rate = rate.to_string();
         for node in &self.lab.nodes {
             let arguments = ["--rate", &rate, "--timeout", "1000"];
-            let client = Client::start(node, &self.logs, &arguments).await?;
-            let life = Life {
-                ready: true,
-                deleted: None,
-            };
-            self.api
-                .apply(Kind::Pods, objects::pod(&client.pod, life))?;
-            self.clients.push(client);
+            self.client(node, "probe", &arguments).await?;
         }
+        Ok(())
+    }
+
+    /// Starts a client on a node.
+    pub(crate) async fn client(
+        &mut self,
+        node: &Node,
+        name: &str,
+        arguments: &[&str],
+    ) -> Result<()> {
+        let client = Client::start(node, name, &self.logs, arguments).await?;
+        let life = Life {
+            ready: true,
+            deleted: None,
+        };
+        self.api
+            .apply(Kind::Pods, objects::pod(&client.pod, life))?;
+        self.clients.push(client);
+        Ok(())
+    }
+
+    /// Addresses of the clients' pods.
+    pub(super) fn client_addresses(&self) -> Vec<Ipv4Addr> {
+        let clients = self.clients.iter();
+        clients.map(|client| client.pod.address).collect()
+    }
+
+    /// Sends packets that are no queries to the Service from a pod of their own.
+    pub(super) async fn noise(&mut self, node: &str) -> Result<()> {
+        let name = format!("noise-{node}");
+        let pod = Pod::create(self.lab.node(node)?, "default", &name, "noise").await?;
+        self.pods.push(pod.clone());
+        // A program of its own: a socket belongs to the cgroup of the process that made it.
+        exec::feed(pod.command(std::env::current_exe()?)?.arg("noise"), "").await?;
+        self.noise.push(Noise {
+            address: pod.address,
+            packets: u64::try_from(noise::packets().len())?,
+        });
         Ok(())
     }
 
@@ -150,13 +199,7 @@ impl<'a> Stage<'a> {
                 terminating,
             });
         }
-        let slice = objects::slice(&self.endpoints, |address| {
-            self.servers
-                .values()
-                .find(|server| server.pod.address == address)
-                .map(|server| server.pod.uid.clone())
-                .unwrap_or_default()
-        });
+        let slice = self.slice(SLICE, &self.endpoints);
         let change = self.api.apply(Kind::EndpointSlices, slice)?;
         self.injected.push(Injection {
             from: change.start,
@@ -169,8 +212,31 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
+    /// A slice of the Service as an object.
+    pub(super) fn slice(&self, name: &str, endpoints: &[Endpoint]) -> Value {
+        objects::slice(name, endpoints, |address| {
+            let mut servers = self.servers.values();
+            let server = servers.find(|server| server.pod.address == address)?;
+            (!self.bare.contains(&address)).then(|| server.pod.uid.clone())
+        })
+    }
+
+    /// The endpoints that are in the slice now.
+    pub(super) fn endpoints(&self) -> &[Endpoint] {
+        &self.endpoints
+    }
+
     /// The rules of these nodes change to these backends, at the same time on all.
     pub(crate) async fn rules(&mut self, nodes: &[&str], backends: &[&str]) -> Result<()> {
+        self.commit(nodes, backends, false).await
+    }
+
+    /// The same, though nothing in the API called for it.
+    pub(crate) async fn uncalled(&mut self, nodes: &[&str], backends: &[&str]) -> Result<()> {
+        self.commit(nodes, backends, true).await
+    }
+
+    async fn commit(&mut self, nodes: &[&str], backends: &[&str], uncalled: bool) -> Result<()> {
         let backends = backends
             .iter()
             .map(|name| self.address(name))
@@ -189,6 +255,7 @@ impl<'a> Stage<'a> {
                 what: What::Rules {
                     node: node.to_owned(),
                     backends: backends.clone(),
+                    uncalled,
                 },
             });
         }
@@ -233,14 +300,19 @@ impl<'a> Stage<'a> {
         let mut queries = Vec::new();
         let lines = try_join_all(self.clients.iter_mut().map(Client::finish)).await?;
         for (client, lines) in self.clients.iter().zip(lines) {
+            let mut ports: HashMap<SocketAddr, (Timestamp, Vec<Ipv4Addr>)> = HashMap::new();
             for line in lines {
                 let sent = *line.sent.first().context("a query without a packet")?;
-                let expected = if line.result == ClientResult::Answered {
-                    Vec::new()
-                } else {
-                    truth::causes(&self.injected, client.pod.node, sent, line.sent_by)
+                let before = ports.remove(&line.source);
+                let remembered = before.filter(|(last, _)| sent.since(*last) < REMEMBERED_NS);
+                let asked = Asked {
+                    node: client.pod.node,
+                    sent,
+                    sent_by: line.sent_by,
+                    ended: line.ended,
+                    pinned: remembered.as_ref().map(|(_, backends)| backends.as_slice()),
                 };
-                queries.push(ClientQuery {
+                let mut query = ClientQuery {
                     node: client.pod.node.to_owned(),
                     name: line.name,
                     source: line.source,
@@ -249,8 +321,19 @@ impl<'a> Stage<'a> {
                     sent_by: line.sent_by,
                     ended: line.ended,
                     result: line.result,
-                    expected,
-                });
+                    rcode: line.rcode,
+                    expected: Vec::new(),
+                    unseen: truth::unseen(&self.injected, &asked),
+                };
+                if query.failed() {
+                    query.expected = truth::causes(&self.injected, &asked);
+                }
+                let backends = match remembered.as_ref() {
+                    Some((_, backends)) => backends.clone(),
+                    None => truth::chosen(&self.injected, &asked),
+                };
+                ports.insert(query.source, (query.sent_by, backends));
+                queries.push(query);
             }
         }
         queries.sort_by_key(|query| query.sent.first().copied());
@@ -265,6 +348,8 @@ impl<'a> Stage<'a> {
             expected: truth::expected(&self.injected, load),
             injected: self.injected.clone(),
             queries,
+            resolved: self.resolved.clone(),
+            noise: self.noise.clone(),
         })
     }
 
@@ -272,14 +357,15 @@ impl<'a> Stage<'a> {
     pub(crate) async fn clear(mut self) -> Result<()> {
         let nodes: Vec<&str> = self.rules.keys().copied().collect();
         self.rules(&nodes, &[]).await?;
-        let _ = self
-            .api
-            .delete(Kind::EndpointSlices, Some(NAMESPACE), SLICE);
+        self.api.clear();
         for server in self.servers.values_mut() {
             server.leave().await?;
         }
         for client in &self.clients {
             client.pod.delete().await?;
+        }
+        for pod in &self.pods {
+            pod.delete().await?;
         }
         Ok(())
     }

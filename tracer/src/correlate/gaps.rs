@@ -48,6 +48,11 @@ impl Gaps {
         self.overlap(node, &[GapKind::RecordsLost, GapKind::AgentDown], from, to)
     }
 
+    /// Whether a node's agent was down at some time between two moments.
+    pub(super) fn agent_down(&self, node: &str, from: Timestamp, to: Timestamp) -> bool {
+        self.overlap(node, &[GapKind::AgentDown], from, to)
+    }
+
     /// Whether a node's watch on the API was broken at a moment.
     pub(super) fn watch_broken(&self, node: &str, at: Timestamp) -> bool {
         self.overlap(node, &[GapKind::WatchBroken, GapKind::AgentDown], at, at)

@@ -6,5 +6,6 @@ pub mod pod;
 pub mod record;
 pub mod time;
 pub mod timeline;
+pub mod verdict;
 
 pub use time::Timestamp;

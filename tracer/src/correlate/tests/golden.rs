@@ -435,6 +435,20 @@ fn absence_proves_nothing_where_records_were_lost() {
 }
 
 #[test]
+fn what_a_killed_agent_had_not_written_yet_is_not_called_lost() {
+    let code = |down| {
+        let mut scene = two_replicas();
+        let sent = scene.query("n1", ms(100)).towards(OLD);
+        scene.sent(sent);
+        scene.gap("n2", ms(down), ms(down + 1_000), GapKind::AgentDown);
+        verdict(&scene.timeline()).code
+    };
+    // The client had given up before; the delivery on the backend's node may have been in the agent's memory.
+    assert_eq!(code(3_000), Code::CaptureGap);
+    assert_eq!(code(9_000), Code::Unexplained);
+}
+
+#[test]
 fn what_was_seen_stands_beside_lost_records() {
     let mut scene = two_replicas();
     let sent = scene.query("n1", ms(100)).towards(OLD);

@@ -13,6 +13,10 @@ const NEAR_NS: i64 = 60 * SECOND;
 /// An answer to an earlier query may leave a dying backend this much later.
 const LAST_BREATH_NS: i64 = SECOND / 10;
 
+/// An agent that dies takes along what it had seen this long before and had not written yet: a query in a server waits
+/// for its reply, then for late drops and its trail, then for the next write.
+const UNWRITTEN_NS: i64 = 4 * SECOND;
+
 /// A rule: what it concludes, if it fits.
 type Rule = fn(&Case<'_>) -> Option<Conclusion>;
 
@@ -65,6 +69,13 @@ pub(super) fn unless_hidden(case: &Case<'_>, conclusion: Conclusion) -> Conclusi
     // The answer may have come while the client's node was not looking, the reply have left while the backend's was not.
     let missed =
         (nodes.iter()).any(|node| case.world.gaps.packets_missed(node, case.at, case.over()));
+    // A delivery that is not in the records may have been known to an agent that was killed.
+    let unwritten = case.attempt.delivery.is_none()
+        && case.backend_node().is_some_and(|node| {
+            let written = case.over() + UNWRITTEN_NS;
+            case.world.gaps.agent_down(node, case.at, written)
+        });
+    let missed = missed || unwritten;
     let trail_needed = conclusion.code == Code::Unexplained || case.backend.is_none();
     if missed || (trail_needed && !case.attempt.trail_lost.is_empty()) {
         return gap();

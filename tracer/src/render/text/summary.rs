@@ -68,16 +68,20 @@ fn one(summary: &Summary) -> Flow {
 fn endpoints(summary: &Summary) -> Flow {
     let changes = words::count(summary.events, "endpoint change", "endpoint changes");
     let flow = Flow::new().keep(Tone::Plain, &changes).then(",");
-    match (summary.minimum_ready, summary.zero_ready_events) {
-        (None, _) => flow.keep(Tone::Warn, "ready endpoints unknown"),
-        (Some(0), times) => {
+    match summary.minimum_ready {
+        None => flow.keep(Tone::Warn, "ready endpoints unknown"),
+        Some(0) => {
+            // A change can come while there is none: the events are not the times.
+            let times = match summary.zero_ready_windows.len() as u64 {
+                1 => "once".to_owned(),
+                times => words::count(times, "time", "times"),
+            };
             let span = words::duration(summary.zero_ready_ns);
-            let times = words::count(times, "time", "times");
             flow.text(
                 Tone::Bad,
                 &format!("without a ready endpoint {times}, for {span} in all"),
             )
         }
-        (Some(minimum), _) => flow.keep(Tone::Plain, &format!("always at least {minimum} ready")),
+        Some(minimum) => flow.keep(Tone::Plain, &format!("always at least {minimum} ready")),
     }
 }
