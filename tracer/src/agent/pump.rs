@@ -13,6 +13,8 @@ use crate::model::record::{GapKind, GapSeen, Lost, Record};
 
 /// Rows of healthy attempts are taken when their second is this old: their flights have ended by then.
 const TRAFFIC_DELAY_NS: i64 = 2_000_000_000;
+/// How often the counters of losses are looked at.
+const LOSSES_NS: i64 = 200_000_000;
 /// Trails of unanswered attempts are copied out when the hop log is this close to overwriting them.
 const TRAIL_MARGIN_NS: i64 = 1_000_000_000;
 
@@ -25,6 +27,10 @@ pub(super) struct Pump {
     lost: Lost,
     /// When everything up to it had been read.
     read_until: Timestamp,
+    /// When the counters of losses were last looked at.
+    whole_until: Timestamp,
+    /// The next turn looks at them, however short it is ago.
+    count_now: bool,
 }
 
 impl Pump {
@@ -37,6 +43,8 @@ impl Pump {
             events: Vec::new(),
             lost,
             read_until: now,
+            whole_until: now,
+            count_now: false,
         }
     }
 
@@ -48,6 +56,11 @@ impl Pump {
     /// Says which Service each watched address belongs to.
     pub(super) fn services(&mut self, services: HashMap<SocketAddr, String>) {
         self.assembler.services(services);
+    }
+
+    /// The next turn's records are all that somebody gets to see: they have to say what was lost until then.
+    pub(super) const fn count_losses(&mut self) {
+        self.count_now = true;
     }
 
     /// Reads the logs once; returns what became of it. Call it every few dozen milliseconds.
@@ -114,6 +127,7 @@ impl Pump {
         };
         records.push(Record::Gap(gap));
         self.read_until = after;
+        self.whole_until = after;
         records
     }
 
@@ -150,6 +164,7 @@ impl Pump {
         clock_offset_ns: i64,
         owners: &dyn Owners,
     ) -> Vec<Record> {
+        self.count_losses();
         let mut records = self.turn(now, clock_offset_ns, owners);
         let flights = self.assembler.drain(now);
         records.extend(
@@ -161,20 +176,26 @@ impl Pump {
         records
     }
 
-    /// Anything lost since the last turn becomes a gap from then to now: skips carry no key and no time of their own.
+    /// Anything lost since the last look becomes a gap from then to now: skips carry no key and no time of their own.
+    /// Looking takes system calls, one for each program.
     fn losses(&mut self, now: Timestamp, overwritten: bool, records: &mut Vec<Record>) {
+        let due = std::mem::take(&mut self.count_now) || now.since(self.whole_until) >= LOSSES_NS;
+        if !overwritten && !due {
+            return;
+        }
         let lost = self.capture.lost();
         let count = lost.total().saturating_sub(self.lost.total());
         self.lost = lost;
         if count > 0 {
             let gap = GapSeen {
-                from: self.read_until,
+                from: self.whole_until,
                 to: now,
                 what: GapKind::RecordsLost,
                 count,
             };
             records.push(Record::Gap(gap));
         }
+        self.whole_until = now;
         if overwritten {
             // Packets at sockets are gone: an earlier packet of a port may have been among them.
             self.assembler.recorded_since(now);

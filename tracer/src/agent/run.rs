@@ -69,6 +69,7 @@ pub async fn run(config: Config) -> Result<(), Error> {
             Some(event) = agent.api.recv() => agent.heard(event),
             Some(event) = agent.rules.recv() => agent.rule(event),
             Some(done) = agent.flushes.recv() => {
+                agent.pump.count_losses();
                 agent.turn();
                 let rows = agent.pump.traffic(agent.clock.now());
                 agent.writer.write(rows);
