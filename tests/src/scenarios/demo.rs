@@ -196,8 +196,10 @@ async fn play(
         std::fs::remove_file(&file)?;
     }
     agents.record(&file, truth.from).await?;
-    let timeline = agents.timeline(&file, &[]).await?;
-    let lines = agents.timeline(&file, &["--output", "json"]).await?;
+    let incomplete = truth.blind().next().is_some();
+    let timeline = agents.timeline(&file, incomplete, &[]).await?;
+    let json = ["--output", "json"];
+    let lines = agents.timeline(&file, incomplete, &json).await?;
     let report = check::compare(&truth, &lines)?;
     agents.stop().await?;
     Ok(Some(Outcome { timeline, report }))
