@@ -11,6 +11,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
 use slicetrace::bpf::{Capture, Error, Options, Sizes};
 use slicetrace::model::Timestamp;
 use slicetrace::model::event::{Direction, Event, Packet, Point};
@@ -30,6 +32,7 @@ struct Nodes {
 
 impl Nodes {
     fn new() -> Self {
+        hide_mounts();
         let pid = std::process::id();
         let nodes = Self {
             names: [format!("st-{pid}-a"), format!("st-{pid}-b")],
@@ -78,7 +81,7 @@ impl Nodes {
         let address: SocketAddr = address.parse().unwrap();
         // A thread of its own, so that no other test finds itself elsewhere.
         std::thread::spawn(move || {
-            nix::sched::setns(&namespace, nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            setns(&namespace, CloneFlags::CLONE_NEWNET).unwrap();
             let socket = UdpSocket::bind(address).unwrap();
             socket
                 .set_read_timeout(Some(Duration::from_secs(5)))
@@ -99,6 +102,18 @@ impl Drop for Nodes {
             }
         }
     }
+}
+
+/// Gives this thread, and what it starts, a mount namespace of its own: `ip netns add` makes /run/netns a mount point, which
+/// nobody would remove.
+fn hide_mounts() {
+    const NOTHING: Option<&str> = None;
+    unshare(CloneFlags::CLONE_NEWNS).unwrap();
+    let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mount(NOTHING, "/", NOTHING, private, NOTHING).unwrap();
+    fs::create_dir_all("/run/netns").unwrap();
+    let own = MsFlags::empty();
+    mount(Some("tmpfs"), "/run/netns", Some("tmpfs"), own, NOTHING).unwrap();
 }
 
 fn ip(arguments: &str) {
