@@ -1,7 +1,7 @@
 //! Packets that the kernel dropped, and sockets that were told an error.
 
 use aya_ebpf::helpers::{bpf_get_socket_cookie, bpf_ktime_get_ns};
-use slicetrace_common::{counter, direction, point};
+use slicetrace_common::{Address, Packet, counter, direction, point};
 
 use crate::hops::{fill, recognise};
 use crate::kernel::{Skb, Sock};
@@ -64,6 +64,55 @@ fn is_scratch(reason: u32) -> bool {
         || reason == config!(scratch_reasons[3])
 }
 
+/// What a socket was told, without a packet.
+pub struct Told {
+    /// One of [`point`].
+    pub point: u8,
+    /// Local address and port.
+    pub local: (Address, u16),
+    /// Remote address and port, or those asked for.
+    pub remote: (Address, u16),
+    /// Inode of the socket's namespace.
+    pub netns: u32,
+    /// A positive errno.
+    pub errno: u64,
+    /// The socket's cookie.
+    pub cookie: u64,
+}
+
+impl Told {
+    /// Fills a slot; the sequence number is left alone.
+    ///
+    /// # Safety
+    ///
+    /// `packet` is a slot that was reserved.
+    #[inline(always)]
+    pub unsafe fn fill(&self, packet: *mut Packet) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            (*packet).time = bpf_ktime_get_ns();
+            (*packet).source = self.local.0;
+            (*packet).destination = self.remote.0;
+            (*packet).source_port = self.local.1;
+            (*packet).destination_port = self.remote.1;
+            (*packet).txid = 0;
+            (*packet).dns_flags = 0;
+            (*packet).netns = self.netns;
+            (*packet).ifindex = 0;
+            (*packet).device = [0; 16];
+            (*packet).point = self.point;
+            (*packet).kind = 0;
+            (*packet).direction = direction::QUERY;
+            (*packet).encapsulated = 0;
+            (*packet).conntrack = 0;
+            (*packet).icmp_type = 0;
+            (*packet).icmp_code = 0;
+            (*packet).short = 1;
+            (*packet).detail = [self.errno, self.cookie];
+        }
+    }
+}
+
 /// A socket was told an error.
 #[inline(always)]
 pub fn socket_error(sk: Sock) -> Option<()> {
@@ -95,29 +144,16 @@ pub fn socket_error(sk: Sock) -> Option<()> {
     }
     count(counter::SK_ERROR);
     let slot = log::drop()?;
+    let told = Told {
+        point: point::SOCKET_ERROR,
+        local: (local, local_port),
+        remote: (remote, remote_port),
+        netns,
+        errno: sk.error() as u64,
+        cookie,
+    };
     // SAFETY: a reserved slot.
-    unsafe {
-        let packet = slot.record;
-        (*packet).time = bpf_ktime_get_ns();
-        (*packet).source = local;
-        (*packet).destination = remote;
-        (*packet).source_port = local_port;
-        (*packet).destination_port = remote_port;
-        (*packet).txid = 0;
-        (*packet).dns_flags = 0;
-        (*packet).netns = netns;
-        (*packet).ifindex = 0;
-        (*packet).device = [0; 16];
-        (*packet).point = point::SOCKET_ERROR;
-        (*packet).kind = 0;
-        (*packet).direction = direction::QUERY;
-        (*packet).encapsulated = 0;
-        (*packet).conntrack = 0;
-        (*packet).icmp_type = 0;
-        (*packet).icmp_code = 0;
-        (*packet).short = 1;
-        (*packet).detail = [sk.error() as u64, cookie];
-    }
+    unsafe { told.fill(slot.record) };
     slot.publish();
     Some(())
 }

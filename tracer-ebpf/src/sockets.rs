@@ -13,6 +13,7 @@ use slicetrace_common::{
     Address, Asked, Packet, QUESTION_BYTES, counter, direction, mapped, point,
 };
 
+use crate::drops::Told;
 use crate::hops::{fill, recognise};
 use crate::kernel::{self, Place, address_of};
 use crate::log;
@@ -213,25 +214,15 @@ pub fn decided(context: &SockAddrContext, v6: bool) -> Option<()> {
     unsafe {
         let packet: *mut Packet = slot.record;
         let netns = kernel::netns_of_sock(address_of(sk, &raw mut (*packet).detail[0]));
-        (*packet).time = bpf_ktime_get_ns();
-        (*packet).source = local;
-        (*packet).destination = address;
-        (*packet).source_port = local_port;
-        (*packet).destination_port = port;
-        (*packet).txid = 0;
-        (*packet).dns_flags = 0;
-        (*packet).netns = netns;
-        (*packet).ifindex = 0;
-        (*packet).device = [0; 16];
-        (*packet).point = point::SEND_REFUSED;
-        (*packet).kind = 0;
-        (*packet).direction = direction::QUERY;
-        (*packet).encapsulated = 0;
-        (*packet).conntrack = 0;
-        (*packet).icmp_type = 0;
-        (*packet).icmp_code = 0;
-        (*packet).short = 1;
-        (*packet).detail = [result.unsigned_abs().into(), cookie];
+        let told = Told {
+            point: point::SEND_REFUSED,
+            local: (local, local_port),
+            remote: (address, port),
+            netns,
+            errno: result.unsigned_abs().into(),
+            cookie,
+        };
+        told.fill(packet);
     }
     slot.publish();
     Some(())
