@@ -16,6 +16,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use slicetrace::bpf::{Capture, Error, Options, Sizes};
 use slicetrace::model::Timestamp;
 use slicetrace::model::event::{Direction, Event, Packet, Point};
+use slicetrace::node::cgroups;
 
 const TXID: u16 = 0x0815;
 const SERVICE: &str = "10.43.0.10:53";
@@ -133,23 +134,21 @@ fn query() -> Vec<u8> {
 
 fn start() -> Option<Capture> {
     if !nix::unistd::geteuid().is_root() {
-        println!("skipped: loading eBPF programs needs root");
+        println!("SKIPPED: loading eBPF programs needs root");
         return None;
     }
     for tool in ["ip", "nft"] {
         if Command::new(tool).arg("-V").output().is_err() {
-            println!("skipped: {tool} is not installed");
+            println!("SKIPPED: {tool} is not installed");
             return None;
         }
     }
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
-    let Some(cgroup_root) = mounts.lines().find_map(|line| {
-        let mut fields = line.split(' ');
-        let (_, at, kind) = (fields.next()?, fields.next()?, fields.next()?);
-        (kind == "cgroup2").then(|| PathBuf::from(at))
-    }) else {
-        println!("skipped: cgroup2 is not mounted");
-        return None;
+    let cgroup_root = match cgroups::mount() {
+        Ok(root) => root,
+        Err(error) => {
+            println!("SKIPPED: {error}");
+            return None;
+        }
     };
     let options = Options {
         cgroup_root,
@@ -163,7 +162,7 @@ fn start() -> Option<Capture> {
             Some(capture)
         }
         Err(error @ (Error::Privilege { .. } | Error::Types(_))) => {
-            println!("skipped: {error}");
+            println!("SKIPPED: {error}");
             None
         }
         Err(error) => panic!("{error}"),

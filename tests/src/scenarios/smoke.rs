@@ -70,10 +70,10 @@ async fn getent(pod: &Pod, folder: &Path) -> Result<()> {
 
 /// busybox's own resolver.
 async fn nslookup(pod: &Pod, folder: &Path) -> Result<()> {
-    if !exec::installed("busybox") {
-        eprintln!("skipped: busybox is not installed");
-        return Ok(());
-    }
+    ensure!(
+        exec::installed("busybox"),
+        "busybox is not installed; `cargo xtask setup` installs it"
+    );
     let mut command = pod.command("busybox")?;
     command.args(["nslookup", "nslookup.demo.test"]);
     resolver(command, folder, "nslookup").await

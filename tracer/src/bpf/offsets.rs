@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn the_running_kernel_has_every_member() {
         if !Path::new(KERNEL).exists() {
-            eprintln!("skipped: {KERNEL} is not there");
+            println!("SKIPPED: {KERNEL} is not there");
             return;
         }
         let types = Types::read(Path::new(KERNEL), None).unwrap();

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use slicetrace::bpf::{Capture, Error, Options, Sizes};
 use slicetrace::model::event::{Event, SocketPacket};
+use slicetrace::node::cgroups;
 
 /// Transaction id of [`query`].
 pub(crate) const TXID: u16 = 0x1267;
@@ -30,24 +31,22 @@ impl Cgroup {
     /// `None`, with the reason printed, where there can be none.
     pub(crate) fn new() -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
-            println!("skipped: loading eBPF programs needs root");
+            println!("SKIPPED: loading eBPF programs needs root");
             return None;
         }
-        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
-        let Some(mount) = mounts.lines().find_map(|line| {
-            let mut fields = line.split(' ');
-            let (_, at, kind) = (fields.next()?, fields.next()?, fields.next()?);
-            (kind == "cgroup2").then(|| PathBuf::from(at))
-        }) else {
-            println!("skipped: cgroup2 is not mounted");
-            return None;
+        let mount = match cgroups::mount() {
+            Ok(mount) => mount,
+            Err(error) => {
+                println!("SKIPPED: {error}");
+                return None;
+            }
         };
         let own = fs::read_to_string("/proc/self/cgroup").unwrap();
         let own = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
         let before = mount.join(own);
         let root = mount.join(format!("slicetrace-test-{}", std::process::id()));
         if let Err(error) = fs::create_dir_all(root.join("pod")) {
-            println!("skipped: cannot make a cgroup: {error}");
+            println!("SKIPPED: cannot make a cgroup: {error}");
             return None;
         }
         let cgroup = Self { root, before };
@@ -138,7 +137,7 @@ pub(crate) fn start_with(cgroup: &Cgroup, sizes: Sizes) -> Option<Capture> {
             Some(capture)
         }
         Err(error @ (Error::Privilege { .. } | Error::Types(_))) => {
-            println!("skipped: {error}");
+            println!("SKIPPED: {error}");
             None
         }
         Err(error) => panic!("{error}"),
